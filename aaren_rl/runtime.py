@@ -26,6 +26,7 @@ import numpy.typing as npt
 from .agents.arguments import Arguments, blame
 from .agents.discrete import choose, next_seeds
 from .agents.ranges import AUTO
+from .envs.spaces import as_flat, checked_layout
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .ranges import ENVS, THREADS
 
@@ -99,6 +100,13 @@ class OnnxPolicy:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles have a session of their own."""
         return _again, (self._content, self._threads, self.temperature)
+
+    def flatten(self, observation: Any, dtype: npt.DTypeLike = np.float32) -> Any:  # noqa: ANN401
+        """Observations as `act` reads them, (B, O), from those of the environment; ArgumentError: they are not its."""
+        try:
+            return as_flat(self.card.get("observation_space"), observation, dtype)
+        except ValueError as error:
+            raise ArgumentError(str(error)) from error
 
     @property
     def rollout(self) -> str:
@@ -176,7 +184,8 @@ class OnnxPolicy:
     ) -> tuple[npt.NDArray[Any], PolicyState]:
         """The next action of every environment, float32 (B, A) in its units or int64 (B,), and the new state.
 
-        Takes raw observations (B, O), rewards (B,) of the step before, 0 at the first, and the last call's state.
+        Takes raw observations (B, O), or as the environment gives them, rewards (B,) of the step before, 0 at the
+        first, and the last call's state.
 
         Raises:
             ArgumentError: the shapes are not the policy's and the state's.
@@ -204,7 +213,7 @@ class OnnxPolicy:
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], PolicyState]:
         timestep, return_to_go, previous, memory, seeds, improves = self._checked(state)
-        batch = len(return_to_go)
+        batch, observation = len(return_to_go), self.flatten(observation, self.observation_dtype)
         if previous is None:
             none = np.zeros((batch, self._action_dim), np.float32)
             previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
@@ -280,6 +289,8 @@ def _check_card(card: dict[str, Any]) -> None:
     if not isinstance(card["rollout"], str) or not isinstance(card["model"], dict):
         raise TypeError("rollout must be a text, and model a mapping")
     operator.index(card["rollout_context"])
+    if card.get("observation_space") is not None:
+        checked_layout(card["observation_space"])
 
 
 def load_policy(path: str | Path, *, threads: int = 1, temperature: float | None = None) -> OnnxPolicy:

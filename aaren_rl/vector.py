@@ -99,7 +99,10 @@ class VectorPolicy:
             ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
         envs = len(self._targets)
-        observed = CHECK.array("observation", observation, getattr(self._policy, "observation_dtype", np.float32))
+        dtype, flatten = getattr(self._policy, "observation_dtype", np.float32), getattr(self._policy, "flatten", None)
+        if flatten is not None:
+            observation = flatten(observation, dtype)
+        observed = CHECK.array("observation", observation, dtype)
         CHECK.array("observation", observed, observed.dtype, (envs, *observed.shape[1:]))
         given = CHECK.array("reward", reward, np.float64, (envs,))
         started = np.zeros(envs, bool) if started is None else CHECK.array("started", started, bool, (envs,))

@@ -29,6 +29,8 @@ from .rollouts import act_on_window, act_staggered
 from .scan.rows import batch_size, each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     Numbers: TypeAlias = npt.ArrayLike | Tensor
@@ -53,6 +55,7 @@ class Policy:
         target_return: where `initial_state` gets none: a number, "auto" or None, no default.
         action_start: the smallest of discrete actions, which are all integers from there on.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
+        flatten: makes (B, O) of observations that are not, and of the type given second; None: `act` takes no others.
         card: how the policy was made, where it comes from a file: `aaren_rl.policies.card.PolicyCard`.
     """
 
@@ -70,6 +73,7 @@ class Policy:
     action_start: int = 0
     temperature: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
+    flatten: Callable[[Any, Any], Any] | None = field(default=None, repr=False, compare=False)
 
     runs: ClassVar[int] = 1  # of the model at every step, which share one memory
 
@@ -228,7 +232,7 @@ class Policy:
         """The next action of every environment.
 
         Args:
-            observation: (B, O), raw.
+            observation: (B, O), raw; or as the environment gives them, see `flatten`.
             reward: (B,), of the step before; 0 at the first.
             state: from `initial_state` or the last `act`.
 
@@ -262,6 +266,8 @@ class Policy:
         # The model's actions or logits, and the new state, with the actions to take.
         state = self._checked(state)
         batch = len(state.return_to_go)
+        if self.flatten is not None:
+            observation = self.flatten(observation, self.observation_dtype)
         given: dict[str, Any] = {
             "observation": CHECK.array("observation", observation, self.observation_dtype, (batch, self._sizes[0])),
             "reward": CHECK.array("reward", reward, np.float64, (batch,)),

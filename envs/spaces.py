@@ -144,6 +144,28 @@ def flatten_batch(
     return np.concatenate([part for _, part in parts], axis=1, dtype=dtype, casting="unsafe")
 
 
+def as_flat(layout: Layout | None, observation: Any, dtype: npt.DTypeLike = np.float32) -> Any:  # noqa: ANN401
+    """Observations as a policy acts on them, (B, O), from those of its environment; what is flat is returned as it is.
+
+    Raises ValueError as `flatten_batch`.
+    """
+    if layout is None and not _is_unflat(observation):
+        return observation
+    try:
+        return flatten_batch(layout, observation, "observation", dtype)
+    except ValueError as error:
+        raise ValueError(f"{error} (act takes a batch: [observation] is one of one)") from error
+
+
+def _is_unflat(observation: Any) -> bool:  # noqa: ANN401
+    if isinstance(observation, list) and observation and isinstance(observation[0], Mapping):
+        return True
+    try:
+        return isinstance(observation, Mapping) or np.ndim(observation) > 2
+    except ValueError:  # parts of different lengths
+        return isinstance(observation, tuple)
+
+
 def transposed(tree: Any) -> Any:  # noqa: ANN401
     """A list of observations that are dicts or tuples as one dict or tuple of lists."""
     if not isinstance(tree, list) or not tree or not isinstance(tree[0], Mapping | tuple):

@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..ranges import SAC_SEED, SHARE, THREADS
 from ..runs.folder import RunFolder
 from .checkpoint import Saved, load_run
-from .config import LATER, CollectConfig, env_name, inspect_env, make_config, read_config, write_config
+from .config import LATER, CollectConfig, env_name, inspect_env, make_config, read_config, read_kwargs, write_config
 from .levels import LEVELS, Source, Stopped, choose_checkpoints, dataset_name, random_return, write_levels
 
 DESCRIPTION = """\
@@ -54,6 +54,7 @@ def make_parser() -> Parser:
         metavar="N",
         help="truncate episodes after N steps [the environment's own]",
     )
+    add("--env-kwargs", metavar="JSON", help="arguments of the environment, as a JSON object")
     add("--levels", choices=LEVELS, nargs="+", metavar="LEVEL", help="datasets to write [all]")
     add("--dataset-steps", type=positive, metavar="N", default=200_000, help="steps per policy [200000]")
     fraction = "return of medium, as a share of the way from random to expert [1/3]"
@@ -83,7 +84,11 @@ def collect(arguments: argparse.Namespace) -> int:
     # --levels with an existing run does not train.
     trains = arguments.resume or arguments.levels is None or not there
     stored = read_config(path / "config.yaml") if there and (arguments.resume or not trains) else None
-    horizon = inspect_env(arguments.env_id, arguments.max_episode_steps or (stored.horizon if stored else None))
+    if arguments.env_kwargs is not None:
+        given["env_kwargs"] = read_kwargs(arguments.env_kwargs)
+    kwargs = given.get("env_kwargs", stored.env_kwargs if stored else {})
+    limit = arguments.max_episode_steps or (stored.horizon if stored else None)
+    horizon = inspect_env(arguments.env_id, limit, kwargs)
     config = make_config(stored, arguments.env_id, arguments.seed, horizon, given, LATER if trains else set())
     with StopRequest() as stop, RunFolder(path) as folder:
         if arguments.resume:
@@ -134,11 +139,12 @@ def _write_levels(
         if folder.exists():
             print(f"{folder}: already exists and is kept; delete it to write it again", file=sys.stderr)
             continue
-        name, horizon = f"collected-{file.stem}", config.horizon
-        _, episodes = load_task(name, str(file), env_id=config.env_id, max_episode_steps=horizon)
+        name, horizon, kwargs = f"collected-{file.stem}", config.horizon, config.env_kwargs
+        options = {"env_id": config.env_id, "env_kwargs": kwargs, "max_episode_steps": horizon}
+        _, episodes = load_task(name, str(file), **options)
         description = f"made by aaren-rl collect, not a D4RL dataset; {'; '.join(episodes.notes)}"
-        limit = {"max_episode_steps": horizon}
-        print(write_minari(dataset_id, episodes, env_id=config.env_id, env_kwargs=limit, description=description))
+        made = config.made_with
+        print(write_minari(dataset_id, episodes, env_id=config.env_id, env_kwargs=made, description=description))
     return 0
 
 

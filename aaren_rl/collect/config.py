@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import yaml
 
 from ..envs import normalized_score
 from ..envs.behavior.policy import Job, simulate
+from ..envs.tasks.actions import bounding, is_bounded
+from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
 from ..errors import CheckpointError, UsageError, one_line
@@ -46,6 +49,7 @@ class CollectConfig:
         env_id: the Gymnasium environment.
         seed: of the weights, the exploration and the environments.
         horizon: steps after which an episode is truncated.
+        env_kwargs: arguments of the environment.
     """
 
     env_id: str
@@ -62,8 +66,21 @@ class CollectConfig:
         RANDOM_STEPS, COUNT_FROM_0, metavar="N", help="initial random actions [5000; at most a tenth of --steps]"
     )
 
+    env_kwargs: dict[str, Any] = field(default_factory=dict, metadata={"limits": None})
+
     def __post_init__(self) -> None:
         check_limits(self)
+        env_kwargs(self.env_kwargs)  # raises where a file holds others than plain values
+
+    @property
+    def json_kwargs(self) -> str:
+        """The environment's arguments as JSON."""
+        return json.dumps(self.env_kwargs)
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What goes to `make_env`: the environment's arguments and the time limit."""
+        return {**self.env_kwargs, "max_episode_steps": self.horizon}
 
     @property
     def family(self) -> str | None:
@@ -87,21 +104,33 @@ def env_name(env_id: str) -> str:
     return env_id.replace("/", "_")
 
 
-def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
+def read_kwargs(text: str) -> dict[str, Any]:
+    """The arguments of an environment of --env-kwargs; UsageError: they are no JSON object of plain values."""
+    try:
+        return env_kwargs(text)
+    except ValueError as error:
+        raise UsageError(f"--env-kwargs {error}") from error
+
+
+def inspect_env(env_id: str, max_episode_steps: int | None = None, kwargs: Mapping[str, Any] | None = None) -> int:
     """Checks that data can be collected in an environment; returns its horizon, `max_episode_steps` or its own.
 
-    Raises UsageError if it is not registered, its observations are not vectors, its actions are neither bounded vectors
-    nor discrete, or its horizon is unknown; SimulationError if it cannot be made.
+    `kwargs` are the environment's arguments. Raises UsageError if it is not registered, its observations cannot be
+    flattened, its actions are neither bounded vectors nor discrete, or its horizon is unknown; SimulationError if it
+    cannot be made.
     """
+    kwargs = kwargs or {}
     try:
         gym.spec(env_id)
     except gym.error.UnregisteredEnv as error:
         raise UsageError(f"--env-id {env_id}: {one_line(error)} (--register imports your module)") from error
     except gym.error.Error:
         pass  # a version that Gymnasium dropped: `inspect_spaces` reports it
-    _, acted, own = inspect_spaces(env_id)
-    if isinstance(acted, gym.spaces.Box) and acted.dtype.kind != "f":
-        raise UsageError(f"--env-id {env_id}: its actions are {acted.dtype}; use float or Discrete actions")
+    _, acted, own = inspect_spaces(env_id, **kwargs)
+    if isinstance(acted, gym.spaces.Box) and not is_bounded(acted):
+        raise UsageError(
+            f"--env-id {env_id}: its actions are unbounded, and SAC explores within bounds; {bounding(acted)}"
+        )
     horizon = max_episode_steps or own
     if horizon is None:
         raise UsageError(f"--env-id {env_id}: it has no time limit; give --max-episode-steps")
@@ -173,7 +202,8 @@ class Evaluation:
 def evaluate_actor(config: CollectConfig, path: Path, steps: int, algorithm: str) -> Evaluation:
     """Plays the stochastic policy of an actor file in separate environments; SimulationError if one fails."""
     seed = (config.seed, EVALUATION, steps)
-    tracks = simulate(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
+    job = Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES, env_kwargs=config.json_kwargs)
+    tracks = simulate(job)
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
     length = float(np.mean([len(track.rewards) for track in tracks]))
     return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), length, algorithm)

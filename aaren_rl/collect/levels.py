@@ -79,7 +79,8 @@ def choose_checkpoints(evaluations: Sequence[Evaluation], random_return: float, 
 
 def random_return(config: CollectConfig) -> float:
     """Mean undiscounted return of uniform random actions; SimulationError where the environment fails."""
-    tracks = simulate(Job(config.env_id, None, config.horizon, (config.seed, DATA, 0), 0, RANDOM_EPISODES))
+    seed, kwargs = (config.seed, DATA, 0), config.json_kwargs
+    tracks = simulate(Job(config.env_id, None, config.horizon, seed, 0, RANDOM_EPISODES, env_kwargs=kwargs))
     return float(np.mean([track.rewards.sum(dtype=np.float64) for track in tracks]))
 
 
@@ -124,6 +125,7 @@ class Source:
             "steps": steps,
             "max_episode_steps": self.config.horizon,
             "seed": self.config.seed,
+            **({"env_kwargs": self.config.json_kwargs} if self.config.env_kwargs else {}),
             "gymnasium": version("gymnasium"),
             "mujoco": version("mujoco"),
             "stable_baselines3": version("stable-baselines3"),
@@ -150,7 +152,10 @@ class Source:
         else:
             rows = self.choice.medium.steps // self.config.envs
             experience = {key: array[:rows] for key, array in self.saved.experience.items()}
-            units, resumed = ActionUnits(inspect_spaces(env_id)[1]), [row for row in self.saved.resumed if row < rows]
+            units, resumed = (
+                ActionUnits(inspect_spaces(env_id, **self.config.env_kwargs).action),
+                [row for row in self.saved.resumed if row < rows],
+            )
             episodes = split_experience(experience, units, name, env_id, resumed)
         values = (len(episodes), episodes.n_steps, float(episodes.returns.mean()), float(episodes.lengths.mean()))
         statistics: dict[str, float] = dict(zip(_STATISTICS, values, strict=True))
@@ -183,7 +188,8 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
                 tracks[policy] = []
                 trained, actors = policy.steps if policy else 0, source.folder / "actors"
                 weights, seed = str(actors / f"{trained}.safetensors") if policy else None, (config.seed, DATA, trained)
-                job = Job(config.env_id, weights, config.horizon, seed, 0, EPISODES_PER_JOB, source.register)
+                played = config.env_id, weights, config.horizon, seed, 0, EPISODES_PER_JOB, source.register
+                job = Job(*played, config.json_kwargs)
                 for track in pool.play(job, source.n_steps):
                     tracks[policy].append(track)
                     bar.set_postfix_str(f"return {track.rewards.sum():.0f}", refresh=False)

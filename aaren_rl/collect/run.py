@@ -91,11 +91,9 @@ class CollectRun:
         Raises CheckpointError if `saved` does not fit, SimulationError if an environment cannot be made.
         """
         self.config, self.path, self.evaluations, self.resumed = config, path, list[Evaluation](), list[int]()
-        (rows_per_update, updates), limit = rhythm(config), config.horizon
+        rows_per_update, updates = rhythm(config)
         units = -(-max(config.steps, saved.steps if saved else 0) // (rows_per_update * config.envs))
-        env = DummyVecEnv(
-            [lambda: Monitor(TrainingEnv(make_env(config.env_id, max_episode_steps=limit)))] * config.envs
-        )
+        env = DummyVecEnv([lambda: Monitor(TrainingEnv(make_env(config.env_id, **config.made_with)))] * config.envs)
         discrete = isinstance(env.action_space, gym.spaces.Discrete)
         self._algorithm: type[SAC | DQN] = DQN if discrete else SAC
         self.model: SAC | DQN = self._algorithm(

@@ -46,6 +46,7 @@ def make_parser() -> Parser:
     add("--updates", type=positive, metavar="N", help="gradient steps, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
     add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
+    add("--env-kwargs", metavar="JSON", help="arguments of that environment, as a JSON object")
     add("--ref-min-score", type=RETURN.number, metavar="X", help="return that scores 0, with --env-id")
     add("--ref-max-score", type=RETURN.number, metavar="X", help="return that scores 100, with --env-id")
     add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(presets())}")
@@ -134,7 +135,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
-    options = ("env_id", "ref_min_score", "ref_max_score", "updates")
+    options = ("env_id", "env_kwargs", "ref_min_score", "ref_max_score", "updates")
     shared = {name: value for name in options if (value := getattr(arguments, name)) is not None}
     more = [*([] if arguments.register is None else ["--register", arguments.register]), *arguments.settings]
     jobs = []
@@ -147,7 +148,7 @@ def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
 
 
 def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | None) -> list[tuple[str, str]]:
-    own = [is_own(source, env_id) for source in sources]
+    own = [is_own(source, env_id, (names or [default_name(source)])[0]) for source in sources]
     if not any(own):
         if names is None:
             raise UsageError("--env is missing, for example --env hopper-medium; data of your own need --env-id too")
@@ -158,6 +159,8 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
         if env_id is None:
             raise UsageError(f"--source: {of_table[0]} is for the tasks of --env; compare other data on their own")
         raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file, not {of_table[0]}")
+    if env_id is None and (files := [source for source in sources if not source.startswith("minari:")]):
+        raise UsageError(f"--source {files[0]}: agents are compared by playing; name the environment with --env-id ID")
     names = [default_name(source) for source in sources] if names is None else list(names)
     if not all(own) or len(names) != len(sources) or len(set(names)) < len(names):
         raise UsageError(

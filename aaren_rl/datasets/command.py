@@ -13,7 +13,7 @@ from ..envs import BUILT_IN, TASKS, D4RLTask, DataError, EnvsError, LocalTask, f
 from ..envs.behavior.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
-from ..envs.data.load import Origin, Reading, data_files, is_own, resolve
+from ..envs.data.load import Origin, Reading, data_files, resolve
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
 from ..errors import UsageError
 from ..files import check_outputs, write_json
@@ -186,7 +186,7 @@ def _remote(text: str, source: str) -> Origin:
         if name.kind not in ("auto", "ogbench"):
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         return resolve(text, "local") if isinstance(find_task(text), LocalTask) else name
-    if is_own(text, None):
+    if text.startswith("minari:"):
         return parse_name(text)
     of_minari = "/" in text or split_version(text)[1] is not None
     return parse_name(f"minari:{text}") if of_minari else resolve(text, "minari")

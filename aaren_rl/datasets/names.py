@@ -14,16 +14,7 @@ from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, 
 from ..envs.behavior.local_sets import recipe_of
 from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
-from ..envs.data.load import (
-    Origin,
-    Reading,
-    chosen_env_id,
-    data_files,
-    is_own,
-    load_of_table,
-    resolve,
-    sizes,
-)
+from ..envs.data.load import Origin, Reading, chosen_env_id, data_files, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.remote import installed
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, split_version
@@ -40,7 +31,7 @@ def parse_name(text: str) -> Origin:
 
     Raises UnknownTaskError where it is no task either, UsageError where no id follows `minari:`.
     """
-    if text.endswith(SUFFIXES) or is_own(text, None):
+    if text.endswith(SUFFIXES) or text.startswith("minari:"):
         return resolve("", text)
     return resolve(text)
 
@@ -61,7 +52,7 @@ def load(
     are held to the environment that the file names, or to [-1, 1]. Raises as `load_episodes`, `read_minari` and
     `read_file`, and UsageError where an option does not go with the name.
     """
-    origin = resolve(name.name, source) if name.kind == "auto" or is_own(source, None) else name
+    origin = resolve(name.name, source) if name.kind == "auto" or source.startswith("minari:") else name
     reading.check_kind(origin.kind)
     if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
         path = Path(name.name)
@@ -70,7 +61,7 @@ def load(
             check_file(path)
         held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
         if env_id is not None:
-            held = sizes(own_task("data", env_id, max_episode_steps=1))  # a time limit, as some have none
+            held = sizes(own_task("data", env_id))
         elif reading.clip_actions or not any_actions:
             held = _bounds(None if pickled else read_env_id(path), path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
@@ -87,7 +78,7 @@ def load(
         return load_of_table(task, origin, reading), task.reference
     if reading.max_episode_steps is not None:
         raise UsageError("--max-episode-steps is for HDF5 files; Minari's data sets have their episodes apart")
-    data = read_minari(origin.name, clip_actions=reading.clip_actions)
+    data = read_minari(origin.name, clip_actions=reading.clip_actions, plays=False)
     return data.episodes, data.spec.reference
 
 
@@ -97,7 +88,7 @@ def _bounds(env_id: str | None, path: Path) -> dict[str, Any]:
     if env_id is None:
         return unknown
     try:
-        task = own_task("data", env_id, max_episode_steps=1)
+        task = own_task("data", env_id)
     except EnvsError as error:
         print(f"{path}: actions are held to [-1, 1], because {error}", file=sys.stderr)
         return unknown
@@ -200,7 +191,7 @@ def _to_file(
     attributes = {"origin": f"converted from {source}"}
     if source.kind == "minari":
         reading.check_kind("minari")
-        data = read_minari(source.name, clip_actions=reading.clip_actions)
+        data = read_minari(source.name, clip_actions=reading.clip_actions, plays=False)
         episodes = data.episodes
         if data.spec.env_kwargs:
             attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)

@@ -22,9 +22,10 @@ from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
 from ..ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load_policy
+from .elsewhere import in_environment
 from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, ScoredPolicy, guided, play
-from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
+from .scores import ActionError, Score, above_data, format_overview, format_table, mismatch, write_episodes
 from .video import EPISODES, Video
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ Play episodes with a trained policy and print its returns and D4RL-normalized sc
 
   aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0 --target-return 1800 3600 --json scores.json
   aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --rollout recurrent   # a Transformer, l^0.5 terms
   aaren-rl evaluate RUN --video worst.gif --video-episode worst   # .mp4 needs ffmpeg
   aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
 """
@@ -73,6 +73,7 @@ def make_parser() -> Parser:
         help="evaluate in a built-in task of the same sizes, such as tmaze-10000, a longer corridor",
     )
     add("--env-id", metavar="ID", help="evaluate in another environment, such as Hopper-v5: raw returns")
+    add("--env-kwargs", metavar="JSON", help="other arguments of the environment, as a JSON object: raw returns")
     held_out = "action error on the held-out episodes of the run, or on those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
     add("--clip-actions", action="store_true", help="clip actions of that file that are out of bounds")
@@ -141,15 +142,17 @@ def _evaluate_one(
 ) -> None:
     policy, card, weights = _open(path, arguments)
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card, arguments.clip_actions)
-    if arguments.env_id is not None and arguments.env_id != card.env_id:
-        # Reference returns and dataset returns are valid in one environment only.
-        unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
-        card = dataclasses.replace(card, env_id=arguments.env_id, **unknown)
+    card = in_environment(card, arguments.env_id, arguments.env_kwargs)
     if task is not None:
         known = card.data_returns if task.dataset == card.dataset else {}
         fields = task_fields(task) | {"data_returns": known}
         fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the default of the policy
         card = dataclasses.replace(card, **fields)
+    if not card.env_id:
+        _require_no_episodes(path, arguments)
+        assert held_out is not None  # it is asked for
+        print(_error_line(action_error(policy, held_out, card.action_low, card.action_high)))
+        return
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
     if arguments.target_return and AUTO not in arguments.target_return and not find_agent(card.agent).conditioned:
         print(f"note: --target-return has no effect with {card.agent}", file=sys.stderr)
@@ -171,12 +174,27 @@ def _evaluate_one(
         if held_out is not None:
             error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
-            print(f"held-out {error.measure}: {error}")
+            print(_error_line(error))
         keep(path, scores)
         if recorder is not None:
             print(_record(recorder, arguments.record_minari, card, scores))
         if video is not None:
             print(video.write(scores[0], path))
+
+
+def _error_line(error: ActionError) -> str:
+    return f"held-out {error.measure}: {error}"
+
+
+def _require_no_episodes(path: Path, arguments: argparse.Namespace) -> None:
+    """Raise UsageError where a policy without an environment is asked for more than its held-out error."""
+    played = [name for name in ("json", "csv", "video", "record_minari") if getattr(arguments, name) is not None]
+    if arguments.held_out is None or played:
+        options = "".join(f"--{name.replace('_', '-')}: " for name in played[:1])
+        raise UsageError(
+            f"{options}{path} was trained without an environment, so there is none to play; name one with --env-id ID, "
+            "or measure the action error alone with --held-out"
+        )
 
 
 def _candidates(policy: ScoredPolicy[Any], arguments: argparse.Namespace) -> int | None:

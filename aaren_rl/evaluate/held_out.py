@@ -34,7 +34,8 @@ from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError
 
-READING = ("env_id", "clip_actions", "max_episode_steps", "local_steps")  # settings of a run that `load_task` takes
+# Settings of a run that `load_task` takes.
+READING = ("env_id", "env_kwargs", "clip_actions", "max_episode_steps", "local_steps")
 
 AT_ONCE = 64  # episodes per batch: more save no time per step
 SAME_MEAN = 1e-6  # relative difference of the same mean return on another processor

@@ -154,7 +154,12 @@ def _trained_with(option: str, card: PolicyCard, otherwise: str = "") -> str:
 
 
 def check_fits(card: PolicyCard) -> None:
-    """Raise CheckpointError if the sizes of a policy and its environment differ, SimulationError if that fails."""
+    """Raise CheckpointError if the sizes of a policy and its environment differ, SimulationError if that fails.
+
+    UsageError: the policy was trained without an environment.
+    """
+    if not card.env_id:
+        raise UsageError(f"{card.env}: was trained without an environment, and this needs one; train with --env-id ID")
     env = make_env(card.env_id, **card.env_kwargs)
     seen, space = env.observation_space.shape, env.action_space
     close_env(env)

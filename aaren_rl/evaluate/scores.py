@@ -174,6 +174,31 @@ class Score(Origin):
         }
 
 
+@dataclass(frozen=True)
+class Unplayed:
+    """The result of an evaluation where there is no environment to play: an action error, if it was measured."""
+
+    updates: int
+    action_error: ActionError | None = None
+
+    @property
+    def headline(self) -> float:
+        """What is compared, higher is better: the error's negative; later weights where none was measured."""
+        return float(self.updates) if self.action_error is None else -self.action_error.mean
+
+    @property
+    def headline_words(self) -> str:
+        """The error as text."""
+        return "-" if self.action_error is None else f"{self.action_error.mean:.4f}"
+
+    def data(self) -> None:
+        """As `Score.data`: the returns of the data are compared with none."""
+
+    def scalars(self) -> dict[str, float]:
+        """Tag -> value, as in metrics.jsonl."""
+        return {"eval/episodes": 0.0, **({} if self.action_error is None else self.action_error.scalars())}
+
+
 def _interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
     # Same resampling for the same number of episodes.
     chosen = np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))

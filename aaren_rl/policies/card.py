@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..envs.spaces import checked_layout, flat_size
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
 from ..ranges import RETURN
 from ..typed import read
@@ -108,6 +109,7 @@ class PolicyCard(Origin):
         action_error_floor: the variance of the behavior's own noise on those; None: not known.
         action_nll, action_accuracy: of discrete actions, in place of both.
         return_range: the model is fed no return-to-go outside of it. None: it is fed any.
+        observation_space: of observations that are no vectors, what flattens them: `envs.spaces.Layout`.
         critic_r2: R^2 of its critic on held-out episodes; None: it has none, or it was not measured.
         data_sha256: of the numbers of all its data (`Episodes.sha256`); None: not known.
     """
@@ -132,6 +134,7 @@ class PolicyCard(Origin):
     return_range: ReturnBounds | None = None
     critic_r2: float | None = None
     data_sha256: str | None = None
+    observation_space: dict[str, Any] | None = None
 
 
 def card_from_json(tree: object) -> PolicyCard:
@@ -155,6 +158,10 @@ def card_from_json(tree: object) -> PolicyCard:
 
 
 def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
+    if (space := card.observation_space) is not None and (size := flat_size(checked_layout(space))) != len(
+        card.observation_mean
+    ):
+        yield f"observation_space is of {size} numbers, observation_mean of {len(card.observation_mean)}"
     deviations = {f"observation_std[{i}]": std for i, std in enumerate(card.observation_std)}
     for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
         if number < LEAST:
@@ -180,6 +187,7 @@ def task_fields(task: Task) -> dict[str, Any]:
         "env": task.name,
         "env_id": task.env_id,
         "env_kwargs": dict(task.env_kwargs),
+        "observation_space": None if task.layout is None else dict(task.layout),
         "horizon": task.horizon,
         "action_low": list(task.action_low),
         "action_high": list(task.action_high),

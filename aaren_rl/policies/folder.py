@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
 from ..envs.files import sha256
+from ..envs.spaces import as_flat
 from ..errors import CheckpointError, one_line
 from ..files import is_there, read_small, write_folder, write_json, write_text
 from ..typed import read
@@ -161,6 +163,7 @@ def make_policy(
         target_return=card.target_return,
         action_start=card.action_start,
         card=card,
+        flatten=partial(as_flat, card.observation_space),
         **({} if config.discrete else span),
     )
 

@@ -33,7 +33,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def is_finished(metrics: list[dict[str, Any]], updates: int) -> bool:
     """Whether the evaluation after the last update was logged, which is done after its policies were saved."""
-    return any("eval/mean_return" in line and line["update"] >= updates for line in metrics)
+    return any({"eval/mean_return", "eval/episodes"} & line.keys() and line["update"] >= updates for line in metrics)
 
 
 def checkpoint_files(parent: Path) -> list[Path]:

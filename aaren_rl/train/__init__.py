@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,7 +97,7 @@ def train_policy(
         on_log: called for every line of metrics.jsonl with the gradient step and the scalars, tag -> value. An
             exception that it raises ends the training; `resume` continues the run.
         settings: any other setting by its name on the command line, with underscores: `updates=200`,
-            `source="my.hdf5"`; `start_from="RUN"` is `--from`. Paths may be `Path`s.
+            `source="my.hdf5"`; `start_from="RUN"` is `--from`. Paths may be `Path`s, and `env_kwargs` a dict.
 
     Returns:
         The run folder, its policy and its metrics.
@@ -106,6 +107,7 @@ def train_policy(
         AarenRLError: any other error for which the command has an exit code.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
+    from ..errors import UsageError
     from .session import run_training
     from .settings import Job, run_folder
 
@@ -121,6 +123,11 @@ def train_policy(
     typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
     if isinstance(typed.get("source"), list | tuple):
         typed["source"] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in typed["source"]]
+    if isinstance(kwargs := typed.get("env_kwargs"), Mapping):
+        try:
+            typed["env_kwargs"] = json.dumps(dict(kwargs))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"env_kwargs: {error}; give numbers, words and lists of them") from error
     job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
     made = job.make_config()
     if episodes is not None and file is not None:

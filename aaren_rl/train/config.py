@@ -8,6 +8,7 @@ from functools import partial
 
 from ..agents.model.config import ModelConfig
 from ..agents.ranges import check_limits, setting
+from ..envs.tasks.arguments import env_kwargs
 from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS
 from ..ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, FROM_0, HALF, POSITIVE, RETURN, RETURN_SCALE, SEED, SOME
 
@@ -27,7 +28,8 @@ class DataConfig:
     source: str | list[str] = setting(  # noqa: RUF009  the default is a text
         "auto", "auto, d4rl, local, minari, minari:ID, ogbench:NAME, or an HDF5 or .npz file; several are one dataset"
     )
-    env_id: str | None = setting(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
+    env_id: str | None = setting(None, "your own Gymnasium environment, for --source; --env then names the data")
+    env_kwargs: str | None = setting(None, "arguments of your own environment, as a JSON object")
     ref_min_score: float | None = setting(None, "return that scores 0, with --env-id", RETURN)
     ref_max_score: float | None = setting(None, "return that scores 100, with --env-id", RETURN)
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
@@ -53,6 +55,10 @@ class DataConfig:
         _check(self, context=(AUTO, *CONTEXTS))
         if (self.ref_min_score is None) != (self.ref_max_score is None):
             raise ValueError("ref_min_score, ref_max_score: give both or none")
+        try:
+            env_kwargs(self.env_kwargs)
+        except ValueError as error:
+            raise ValueError(f"env_kwargs {error}") from error
 
 
 @dataclass(frozen=True)

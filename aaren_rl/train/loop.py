@@ -22,7 +22,7 @@ from ..envs.data.episodes import best_of, held_out
 from ..envs.data.observations import Statistics
 from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, keep_out
-from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
+from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, format_table, mismatch
 from ..files import is_there
 from ..policies.folder import CARD, load_policy, read_card
 from ..policies.names import SOURCES, return_words
@@ -217,7 +217,8 @@ def restore(run: Run) -> None:
     run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())
     scores = (checkpoint.progress.get(name) for name in ("last", "best"))
     try:
-        run.last, run.best = (None if tree is None else read(Score, tree) for tree in scores)
+        kind = Score if run.task.env_id else Unplayed
+        run.last, run.best = (None if tree is None else read(kind, tree) for tree in scores)
     except ValueError as error:
         raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
 
@@ -307,9 +308,11 @@ def leave(run: Run) -> None:
 def report(run: Run) -> None:
     """Print the scores of the last evaluation and the path of the policy."""
     assert run.last is not None and run.best is not None
-    print(f"\n{format_table([run.last])}")
+    if isinstance(run.last, Score):
+        print(f"\n{format_table([run.last])}")
     if run.last.action_error is not None:
         print(f"held-out {run.last.action_error.measure}: {run.last.action_error}")
     if run.best.updates != run.last.updates:
-        print(f"best of the evaluations: {run.best.headline_words} after {run.best.updates} gradient steps")
+        best = run.best.headline_words if run.task.env_id else f"{run.headline} {run.best.headline_words}"
+        print(f"best of the evaluations: {best} after {run.best.updates} gradient steps")
     print(f"policy: {run.path / 'policy'}")

@@ -214,7 +214,7 @@ class Job:
         """The job with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
         settings = self.settings
         source, env_id = settings.get("source", "auto"), settings.get("env_id")
-        if "env" not in settings and not is_own(source, env_id):
+        if "env" not in settings and not is_own(source, env_id, default_name(source)):
             raise UsageError("--env is missing, for example --env hopper-medium")
         named = {"env": default_name(source), **settings}
         task_name(named["env"], source, env_id)

@@ -22,7 +22,7 @@ from ..envs.behavior.noise import mode_returns
 from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, action_error
 from ..evaluate.play import EpisodePlan, score_policy
-from ..evaluate.scores import ActionError, Score
+from ..evaluate.scores import MEASURES, ActionError, Score, Unplayed
 from ..files import is_there
 from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
@@ -64,14 +64,16 @@ class Run:
     recent: list[Tensor] = field(default_factory=list)  # loss and gradient norm of every step since the last log
     watch: Stopwatch = field(default_factory=Stopwatch)  # training time of this process, without evaluations
     timed_from: int = 0  # the gradient step before the first of this process
-    last: Score | None = None  # of the last evaluation
-    best: Score | None = None  # the evaluation of `policy_best`
+    last: Score | Unplayed | None = None  # of the last evaluation
+    best: Score | Unplayed | None = None  # the evaluation of `policy_best`
     critic_r2: float | None = None  # of the critic on held-out episodes, where it was measured
     loss: float | None = None  # gradient step of the last log
 
     @property
     def headline(self) -> str:
         """The name of the main score."""
+        if not self.task.env_id:
+            return f"held-out {MEASURES[self.trainer.data.discrete]}"
         return "return" if self.task.reference is None else "normalized score"
 
     def is_due(self, every: int) -> bool:
@@ -150,8 +152,12 @@ def evaluate(run: Run) -> None:
         set_deviation(critics, squared_error(run, imitation))
         policy = acting_policy(trainer.ema, card)  # with this deviation
     plan = EpisodePlan("ema", episodes, [card.target_return], config.eval_seed, candidates=policy.candidates)
-    (score,) = score_policy(policy, card, plan)
-    run.last = last = dataclasses.replace(score, action_error=imitation)
+    last: Score | Unplayed
+    if run.task.env_id:
+        last = dataclasses.replace(score_policy(policy, card, plan)[0], action_error=imitation)
+    else:
+        last = Unplayed(trainer.update, imitation)
+    run.last = last
     if imitation is not None:
         fields: Any = imitation.on_card()
         card = dataclasses.replace(card, **fields)
@@ -165,8 +171,10 @@ def evaluate(run: Run) -> None:
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
-    held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
-    run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline_words}{held_out}")
+    told = [] if last.action_error is None else [f"held-out {last.action_error.short()}"]
+    if isinstance(last, Score):
+        told.insert(0, f"{run.headline} {last.headline_words}")
+    run.bar.write(f"gradient step {trainer.update}: {', '.join(told) or 'saved'}")
     # At the end: a callback that stops at this score finds its policy saved.
     run.tell(last.scalars() | critic_scalars(run, policy, card, plan))
 
@@ -185,6 +193,8 @@ def critic_scalars(run: Run, policy: Policy, card: PolicyCard, plan: EpisodePlan
     """Tag -> value: the fit of the critic, and the scores of the policy without its choice. Empty without a critic."""
     if policy.candidates == 1:
         return {}
+    if not card.env_id:
+        return {} if run.critic_r2 is None else {"critic/r2": run.critic_r2}
     (plain,) = score_policy(policy, card, dataclasses.replace(plan, candidates=1))
     scores = {f"{tag}_without_candidates": value for tag, value in plain.scalars().items() if tag in SCORES}
     return scores if run.critic_r2 is None else scores | {"critic/r2": run.critic_r2}

@@ -1,6 +1,7 @@
 """Behavior policies and the episodes they make, on several processes."""
 
 import importlib
+import json
 import os
 import queue
 from collections import deque
@@ -90,6 +91,7 @@ class Job(NamedTuple):
     first_episode: int
     n_episodes: int
     register: str | None = None
+    env_kwargs: str = "{}"  # JSON
 
 
 class _Running:
@@ -162,18 +164,18 @@ def _policy(path: str) -> BehaviorPolicy:
 
 
 @lru_cache(maxsize=1)
-def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env[Any, Any]]:
+def _environments(env_id: str, count: int, register: str | None, env_kwargs: str) -> list[gym.Env[Any, Any]]:
     if register is not None:
         for name in register.split(","):
             importlib.import_module(name)
-    return [make_env(env_id) for _ in range(count)]
+    return [make_env(env_id, **json.loads(env_kwargs)) for _ in range(count)]
 
 
 def simulate(job: Job) -> list[Episode]:
     """Runs the episodes of a job in parallel, so that one matrix product of the policy serves all of them."""
     policy = _policy(job.policy) if job.policy is not None else None
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
-    envs = _environments(job.env_id, job.n_episodes, job.register)
+    envs = _environments(job.env_id, job.n_episodes, job.register, job.env_kwargs)
     runs = [_Running(job, env, number) for env, number in zip(envs, numbers, strict=True)]
     space = envs[0].action_space
     units, count = ActionUnits(space), int(space.n) if isinstance(space, gym.spaces.Discrete) else None

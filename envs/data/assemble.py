@@ -239,29 +239,33 @@ def _read(
         start = 0
         for part in parts:
             if len(rows := out[start : start + part.steps]):
-                _read_observations(part, layout, rows)
+                fill_observations(part.observations, layout, f"{part.place}:{OBSERVATIONS}", rows)
                 release(out)
             start += part.steps
 
     stored = np.result_type(*(column.dtype for part in parts for column in columns_of(part.observations)))
-    observations = read_observations(fill, (total, _width(parts[0], layout)), stored, mapped)
+    observations = read_observations(fill, (total, width_of(parts[0].observations, layout)), stored, mapped)
     _note_shapes(parts[0], layout, notes)
     return observations, actions, rewards
 
 
-def _width(part: _Part, layout: Layout | None) -> int:
-    return part.sizes[0] if layout is None or is_flat(layout) else flat_size(layout)
+def width_of(tree: Tree, layout: Layout | None) -> int:
+    """The numbers of an observation once it is flattened."""
+    if layout is None or is_flat(layout):
+        return sum(math.prod(column.shape[1:]) for column in columns_of(tree))
+    return flat_size(layout)
 
 
-def _read_observations(part: _Part, layout: Layout | None, out: npt.NDArray[Any]) -> None:
-    """The first observations of a part into `out`, flattened; straight from the file where they are vectors already."""
-    tree = part.observations
+def fill_observations(tree: Tree, layout: Layout | None, place: str, out: npt.NDArray[Any]) -> None:
+    """The first observations of a tree into `out`, flattened; straight from the file where they are vectors already.
+
+    DataError: a part is missing, has another shape, is not finite or not in its space.
+    """
     if not isinstance(tree, Mapping | Sequence) and (layout is None or is_flat(layout)):
         reading.read_finite(tree, out)
         return
-    place = f"{part.place}:{OBSERVATIONS}"
     try:
-        flat = flatten_batch(layout, _values(tree, part.steps), place, out.dtype)
+        flat = flatten_batch(layout, _values(tree, len(out)), place, out.dtype)
     except ValueError as error:
         raise DataError(f"{error}; {reading.CONVERT}") from error
     reading.read_finite(reading.ArrayColumn(place, flat), out)

@@ -2,26 +2,30 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from ..errors import DataError, UsageError
+from ..tasks import arguments
 from ..tasks.built_in import LocalTask
-from ..tasks.environment import check_own_name, own_task, same_dynamics, unversioned
-from ..tasks.names import get_task
+from ..tasks.environment import check_own_name, same_dynamics, unversioned
+from ..tasks.names import find_task, get_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task
-from .columns import hold_to_choices
 from .download import fetch
 from .episodes import Episodes
 from .files import SUFFIXES, check_file, read_file
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
-from .minari.read import minari_id, read_minari
+from .minari.read import minari_id
 from .minari.remote import installed
 from .minari.spec import check_minari_id, minari_data_dir, split_version
-from .ogbench import load_ogbench, ogbench_names
+from .ogbench import ogbench_names
+from .own import Environment, held_to_horizon, load_minari, settled
 from .sources import MINARI, OGBENCH, Source, each
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
@@ -85,9 +89,12 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
     return Origin("file", text)
 
 
-def is_own(source: Source, env_id: str | None) -> bool:
-    """Whether these arguments of `load_task` mean data outside the table."""
-    return env_id is not None or any(os.fspath(one).startswith((MINARI, OGBENCH)) for one in each(source))
+def is_own(source: Source, env_id: str | None, name: str = "") -> bool:
+    """Whether these arguments of `load_task` mean data outside the table: files are its own under its names only."""
+    sources = each(source)
+    if env_id is not None or any(os.fspath(one).startswith((MINARI, OGBENCH)) for one in sources):
+        return True
+    return not {*OF_THE_TABLE, "minari"} & {*sources} and find_task(name) is None
 
 
 def task_name(name: str, source: Source, env_id: str | None) -> str:
@@ -95,7 +102,7 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
-    own = is_own(source, env_id) and not all(_is_version(name, os.fspath(one)) for one in each(source))
+    own = is_own(source, env_id, name) and not all(_is_version(name, os.fspath(one)) for one in each(source))
     return check_own_name(name) if own else get_task(name).name
 
 
@@ -196,7 +203,7 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
 
 def sizes(task: Task) -> dict[str, Any]:
     """What `read_file` holds a file of the task to."""
-    names = ("observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
+    names = ("layout", "observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
     return {name: getattr(task, name) for name in names}
 
 
@@ -217,7 +224,7 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
             )
     else:
         episodes = chosen_env_id(episodes, task.env_id)
-    return _held_to_horizon(task, episodes)
+    return held_to_horizon(task, episodes)
 
 
 def chosen_env_id(episodes: Episodes, env_id: str | None, *, same_dynamics_only: bool = False) -> Episodes:
@@ -237,85 +244,74 @@ def chosen_env_id(episodes: Episodes, env_id: str | None, *, same_dynamics_only:
     return replace(episodes, env_id=env_id, notes=(*episodes.notes, note))
 
 
-def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
-    longest = int(episodes.lengths.max())
-    if longest > max(task.horizon, task.data_horizon):  # data of a built-in task may be longer than its episodes
-        # Minari's episodes are as they were recorded, and the option is the environment's time limit.
-        steps = longest if episodes.source == "minari" else task.horizon
-        raise DataError(
-            f"{episodes.path}: has an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}; "
-            f"pass --max-episode-steps {steps}"
-        )
-    return episodes
-
-
 def load_task(
     name: str,
     source: str | os.PathLike[str] = "auto",
     *,
     env_id: str | None = None,
+    env_kwargs: str | Mapping[str, Any] | None = None,
     reference: Reference | None = None,
     clip_actions: bool = False,
     max_episode_steps: int | None = None,
     local_steps: int | None = None,
     progress: bool = True,
     memory_map: bool = False,
+    settle: bool = True,
 ) -> tuple[Task, Episodes]:
-    """A task and its data.
+    """A task and its data; unless `settle`, what data decide of it is left open for `own.settled`.
 
     `source` is one of `load_episodes`' for a name of the table; "minari": Minari's dataset for that name, scored in the
-    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; "ogbench:NAME":
-    a single-task set of OGBench's; or the path of a file that was recorded in your own environment `env_id`. Of your
+    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; "ogbench:NAME": a
+    single-task set of OGBench's; or the path of a file that was recorded in your own environment `env_id`, made with
+    `env_kwargs`, a mapping or JSON; without one, its spaces are the data's, and its task has an empty `env_id`. Of your
     own, `reference` gives the returns that score 0 and 100 (default: the Minari dataset's, if any), and the target
     return is the data's best. `memory_map` maps a file's observations and actions from the disk.
 
     Raises:
-        UsageError: `env_id` without a file, or `reference` for a task of the table.
+        UsageError: `env_id` without a file, `reference` or `env_kwargs` for a task of the table, or `env_kwargs`
+            without an environment.
         EnvsError: as `load_episodes`, `read_minari` and `own_task`.
     """
     name = task_name(name, source, env_id)
-    if reference is not None and source != "minari" and not is_own(source, env_id):
+    own = is_own(source, env_id, name) or source == "minari"
+    if reference is not None and not own:
         raise UsageError(f"{name} has reference returns; give others with --env-id or a Minari dataset")
+    try:
+        kwargs = arguments.env_kwargs(env_kwargs)
+    except ValueError as error:
+        raise UsageError(f"--env-kwargs: {error}") from error
+    if kwargs and not own:
+        raise UsageError(f"--env-kwargs: {name} is simulated as D4RL's is; give them with --env-id or a Minari dataset")
     if env_id is not None and source in OF_THE_TABLE:
         raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file in D4RL's layout")
     origin = resolve(name, source)
     reading = Reading(clip_actions, max_episode_steps, local_steps, progress, memory_map)
     reading.check_kind(origin.kind)
-    if origin.kind == "minari":
-        own, episodes = _load_minari(name, origin.name, env_id, reference, reading)
-    elif origin.kind == "ogbench":
-        limit = {"max_episode_steps": max_episode_steps, "clip_actions": clip_actions, "progress": progress}
-        own, episodes = load_ogbench(name, origin.name, env_id=env_id, reference=reference, **limit)
-    elif env_id is not None:
-        own = own_task(name, env_id, reference=reference, max_episode_steps=max_episode_steps)
-        episodes = _read(own, Path(origin.name), reading)
-    else:
+    limit = max_episode_steps
+    given = Environment(env_id=env_id, env_kwargs=kwargs, max_episode_steps=limit, reference=reference)
+    if not own:
         return get_task(name), load_of_table(get_task(name), origin, reading)
+    if origin.kind == "minari":
+        task, episodes = load_minari(name, origin.name, given, clip_actions=clip_actions, progress=progress)
+    elif origin.kind == "ogbench":
+        if kwargs:
+            raise UsageError("--env-kwargs: OGBench's environments are made as its data were; leave it out")
+        cut: dict[str, Any] = {"max_episode_steps": limit, "clip_actions": clip_actions, "progress": progress}
+        task, episodes = load_ogbench(name, origin.name, env_id=env_id, reference=reference, **cut)
+    else:
+        task, episodes = _load_file(name, Path(origin.name), given, reading)
+    if settle:
+        task, episodes = settled(task, episodes)
     targets = TASKS[name].target_returns if name in TASKS else (float(episodes.returns.max()),)
-    return replace(own, target_returns=targets), episodes
+    return replace(task, target_returns=targets), episodes
 
 
-def _load_minari(
-    name: str, dataset_id: str, env_id: str | None, reference: Reference | None, reading: Reading
-) -> tuple[Task, Episodes]:
-    episodes, spec = read_minari(dataset_id, progress=reading.progress, clip_actions=reading.clip_actions)
-    recorded = episodes.env_id or env_id
-    if recorded is None:
-        raise UsageError(f"{dataset_id} does not name the environment it was recorded on; give it with --env-id")
-    if env_id not in (None, recorded):
-        raise UsageError(f"--env-id {env_id}: {dataset_id} was recorded on {recorded}; leave --env-id out")
-    limit = reading.max_episode_steps or spec.max_episode_steps
-    own = own_task(
-        name, recorded, env_kwargs=spec.env_kwargs, reference=reference or spec.reference, max_episode_steps=limit
-    )
-    found = episodes.observation_dim, episodes.action_dim
-    wanted = own.observation_dim, 1 if own.n_actions else own.action_dim
-    if found != wanted or episodes.discrete != bool(own.n_actions):
-        kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, own.n_actions)]
-        raise DataError(
-            f"{episodes.path}: has {found[0]} observation and {found[1]} {kinds[0]} action columns, {recorded} has "
-            f"{wanted[0]} and {wanted[1]} {kinds[1]}; choose the environment it was recorded on"
-        )
-    if own.n_actions:
-        hold_to_choices(Path(episodes.path), episodes.actions, own.n_actions, own.action_start)
-    return own, _held_to_horizon(own, episodes)
+def _load_file(name: str, path: Path, given: Environment, reading: Reading) -> tuple[Task, Episodes]:
+    if given.env_id is not None:
+        task = given.task(name, given.env_id)
+        return task, _read(task, path, reading)
+    check_file(path)
+    any_actions: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
+    any_actions |= {"memory_map": reading.memory_map, "max_episode_steps": reading.max_episode_steps}
+    episodes = read_file(path, dataset=name, **any_actions)
+    return given.without(name, episodes), episodes

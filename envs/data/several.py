@@ -13,6 +13,7 @@ from ..errors import DataError
 from ..tasks.table import Task
 from . import load
 from .episodes import Episodes
+from .own import settled
 from .sources import Source, expand
 from .storage import allocate
 
@@ -39,7 +40,7 @@ def load_task(
     tasks: list[Task] = []
     parts: list[Episodes] = []
     for one in sources:
-        task, episodes = load.load_task(name, one, env_id=env_id, **options)
+        task, episodes = load.load_task(name, one, env_id=env_id, settle=False, **options)
         print(f"{one}: {len(episodes):,} episodes, {episodes.n_steps:,} steps", file=sys.stderr)
         for key in _SAME:
             if tasks and (found := getattr(task, key)) != (first := getattr(tasks[0], key)):
@@ -51,7 +52,9 @@ def load_task(
     targets = tasks[0].target_returns
     if len(targets) == 1:  # the data's best
         targets = (max(target for task in tasks for target in task.target_returns),)
-    return replace(tasks[0], target_returns=targets), _joined(name, parts)
+    joined = _joined(name, parts)
+    own = load.is_own(sources, env_id, name)
+    return settled(replace(tasks[0], target_returns=targets), joined) if own else (tasks[0], joined)
 
 
 def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -1,78 +1,76 @@
 """Environments: how they are made, what they show and take, and the tasks of those outside D4RL's table."""
 
 import importlib
-import math
 import os
 import re
 import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from .. import memory as memory  # registers the built-in environments
 from ..errors import SimulationError, UsageError, one_line
+from ..spaces import Layout, flat_size, is_vector, layout_of
+from .actions import MOST_ACTIONS, UNBOUNDED, way_out
+from .arguments import is_plain_argument as is_plain_argument
 from .names import find_task
 from .table import Reference, Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-# Arguments that name files to read or modules to import.
-_FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|id)s?(_|$)", re.IGNORECASE)
-_FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
-
 # What code of the user's may raise; Ctrl-C is none of it.
 RAISED = (Exception, SystemExit, GeneratorExit)
 
-# What to do about spaces that are no vectors. Observations in one of _ONE_HOT become vectors without the user's help.
-_FLATTEN = "register the environment wrapped in FlattenObservation, which makes a vector of what is not too large"
-_COMBINE = "wrap it so that an action is a vector or an integer (Discrete), one for every combination"
-_ONE_HOT = (gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
-
 OGBENCH = "-singletask-"  # in the ids of OGBench's environments of one task
-
-_MOST_ACTIONS = 2**20  # integers beyond are no numbers of choices
 
 _SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
 
 
-def inspect_spaces(
-    env_id: str,
-    **kwargs: Any,  # noqa: ANN401  as `make_env`
-) -> tuple[gym.spaces.Box, gym.spaces.Box | gym.spaces.Discrete, int | None]:
-    """The vectors to see (O,) and the actions of an environment, and its time limit in steps, if any.
+class Spaces(NamedTuple):
+    """The spaces of an environment. `layout` flattens its observations; actions are vectors or integers."""
 
-    Actions are bounded vectors (A,) or integers.
+    layout: Layout
+    action: gym.spaces.Box | gym.spaces.Discrete
+    max_episode_steps: int | None
+
+
+def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  as `make_env`
+    """The spaces of an environment, and its time limit in steps, if any. Actions may be unbounded.
 
     Raises:
         SimulationError: Gymnasium cannot make the environment.
-        UsageError: observations are not vectors of numbers, or actions are neither bounded vectors nor `Discrete`.
+        UsageError: observations cannot be flattened, or actions are neither vectors of real numbers nor `Discrete`.
     """
-    env = make_env(env_id, **kwargs)
+    env = _make(env_id, kwargs)
     close_env(env)
-    observation = _vector(env_id, "observations", env.observation_space, _FLATTEN)
-    action, limit = env.action_space, env.spec.max_episode_steps if env.spec is not None else None
+    try:
+        layout = layout_of(env.observation_space)
+    except ValueError as error:
+        raise UsageError(f"{env_id}: observations {error}") from error
+    if not flat_size(layout):
+        raise UsageError(f"{env_id}: observations are without a number in them ({one_line(env.observation_space)})")
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    return Spaces(layout, _checked_actions(env_id, env.action_space), limit)
+
+
+def _checked_actions(env_id: str, action: gym.Space[Any]) -> gym.spaces.Box | gym.spaces.Discrete:
     if isinstance(action, gym.spaces.Discrete):
-        if not -_MOST_ACTIONS < action.start <= action.start + action.n < _MOST_ACTIONS:
-            raise UsageError(f"{env_id}: actions are {action}, beyond {_MOST_ACTIONS:,}; number them from 0 on")
-        return observation, action, limit
-    action = _vector(env_id, "actions", action, _COMBINE)
-    if not action.is_bounded():
-        raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
+        if not -MOST_ACTIONS < action.start <= action.start + action.n < MOST_ACTIONS:
+            raise UsageError(f"{env_id}: actions are {action}, beyond {MOST_ACTIONS:,}; number them from 0 on")
+        return action
+    if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1 or action.dtype.kind != "f":
+        raise UsageError(
+            f"{env_id}: actions are {one_line(action, 100)}, no vector of real numbers (a Box with one axis) and not "
+            f"Discrete; {way_out(action)}"
+        )
+    if not action.shape[0]:
+        raise UsageError(f"{env_id}: actions are vectors without a number in them ({action})")
     if (empty := np.flatnonzero(action.low >= action.high)).size:
         raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
-    return observation, action, limit
-
-
-def _vector(env_id: str, what: str, space: gym.Space[Any], way_out: str) -> gym.spaces.Box:
-    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-        shown = one_line(space)
-        raise UsageError(f"{env_id}: {what} are {shown}, not a vector of numbers (a Box with one axis); {way_out}")
-    if not space.shape[0]:
-        raise UsageError(f"{env_id}: {what} are vectors without a number in them ({space})")
-    return space
+    return action
 
 
 def load_mujoco() -> Any:  # noqa: ANN401  a module
@@ -88,10 +86,19 @@ def load_mujoco() -> Any:  # noqa: ANN401  a module
 def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
     """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
 
-    Discrete, MultiBinary and MultiDiscrete observations become one-hot vectors (Gymnasium's FlattenObservation).
+    Observations that are no vectors become such, where they can, by Gymnasium's FlattenObservation.
 
     SimulationError: the id is unknown to Gymnasium, the environment's packages are missing, or it raised.
     """
+    env = _make(env_id, kwargs)
+    try:
+        flat = is_vector(layout_of(env.observation_space))
+    except ValueError:  # `inspect_spaces` says why
+        return env
+    return env if flat else gym.wrappers.FlattenObservation(env)
+
+
+def _make(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     if ":" in env_id:
         # Gymnasium would import the module named before the colon, and the id may come from a file.
         raise SimulationError(
@@ -126,7 +133,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
     for message in messages:
         if "is deprecated" not in message:  # outdated model syntax
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-    return gym.wrappers.FlattenObservation(env) if isinstance(env.observation_space, _ONE_HOT) else env
+    return env
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:
@@ -146,26 +153,17 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}({said})" if said else type(error).__name__
 
 
+def has_no_limit(env_id: str) -> bool:
+    """Whether a registered environment does not say after how many steps it ends an episode."""
+    return env_id in gym.registry and gym.registry[env_id].max_episode_steps is None
+
+
 def entry_point_name(env_id: str) -> str:
     """Where Gymnasium has a registered environment's class: its entry point as a text, MODULE:NAME."""
     entry = gym.registry[env_id].entry_point
     if isinstance(entry, str):
         return entry
     return f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
-
-
-def is_plain_argument(key: str, value: object) -> bool:
-    """Whether an environment's argument that a file gives is harmless: plain values that name no file or module."""
-    return key.isidentifier() and not _FORBIDDEN_KEY.search(key) and _is_plain(value)
-
-
-def _is_plain(value: object, depth: int = 4) -> bool:
-    if isinstance(value, str):
-        return not _FORBIDDEN_TEXT.search(value)
-    if isinstance(value, list):
-        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
-    # A policy's card is JSON, which has no infinity.
-    return value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def is_safe_name(name: str) -> bool:
@@ -210,31 +208,40 @@ def own_task(
 ) -> Task:
     """The task of an environment that Gymnasium knows, without target returns; `max_episode_steps` is a new time limit.
 
+    Bounds of its actions may be infinite, and its horizon is 0 where there is no time limit.
+
     Raises:
         SimulationError: Gymnasium cannot make the environment.
-        UsageError: as `inspect_spaces`, there is no time limit, or the reference returns do not rise.
+        UsageError: as `inspect_spaces`, or the reference returns do not rise.
     """
-    if reference is not None and not reference.high > reference.low:
-        raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")
+    check_reference(reference)
     kwargs = dict(env_kwargs or {})
     if max_episode_steps is not None:
         kwargs["max_episode_steps"] = max_episode_steps
-    observation, action, horizon = inspect_spaces(env_id, **kwargs)
+    layout, action, horizon = inspect_spaces(env_id, **kwargs)
+    acts: dict[str, Any]
     if isinstance(action, gym.spaces.Discrete):
-        acts: dict[str, Any] = {"action_dim": int(action.n), "action_low": (), "action_high": ()}
+        acts = {"action_dim": int(action.n), "action_low": (), "action_high": ()}
         acts |= {"n_actions": int(action.n), "action_start": int(action.start)}
     else:
-        low, high = (tuple(map(float, bound)) for bound in (action.low, action.high))
-        acts = {"action_dim": action.shape[0], "action_low": low, "action_high": high}
-    if horizon is None:
-        raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
+        low, high = (
+            np.where(np.abs(side) < UNBOUNDED, side, np.copysign(np.inf, side)) for side in (action.low, action.high)
+        )
+        acts = {"action_dim": len(low), "action_low": tuple(low.tolist()), "action_high": tuple(high.tolist())}
     return Task(
         name=name,
         env_id=env_id,
-        observation_dim=observation.shape[0],
-        horizon=horizon,
+        observation_dim=flat_size(layout),
+        layout=None if is_vector(layout) else layout,
+        horizon=horizon or 0,
         target_returns=(),
         env_kwargs=kwargs,
         reference=reference,
         **acts,
     )
+
+
+def check_reference(reference: Reference | None) -> None:
+    """Raises UsageError where reference returns do not rise."""
+    if reference is not None and not reference.high > reference.low:
+        raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..spaces import Layout
+
 LEVELS = ("random", "medium", "medium-replay", "full-replay", "medium-expert", "expert")
 
 # Names and addresses of D4RL's files are those of `d4rl.infos` (d4rl 1.1).
@@ -48,7 +50,8 @@ class Task:
     `horizon` is the number of steps after which an episode is cut; `target_returns` are undiscounted sums of rewards
     to ask a return-conditioned policy for, the default first; `action_low` and `action_high` (A,) bound the actions;
     `env_kwargs` go to `gymnasium.make`. Without a `reference` there are no normalized scores. Discrete actions are
-    `n_actions` integers from `action_start` on, `action_dim` is their number, and they have no bounds.
+    `n_actions` integers from `action_start` on, `action_dim` is their number, and they have no bounds. `layout` is that
+    of observations that are no vectors before they are flattened. `env_id` is empty where nothing can be simulated.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Task:
     reference: Reference | None
     n_actions: int | None = None
     action_start: int = 0
+    layout: Layout | None = None
 
     @property
     def data_horizon(self) -> int:

@@ -42,7 +42,7 @@ def _table(group: h5py.Group) -> Table:
     place, columns = place_of(group).rstrip(":"), dict[str, Tree]()
     for name in sorted(group):
         if name in STEP_NAMES[OBSERVATIONS]:
-            columns[name] = _tree(group, name)
+            columns[name] = read_tree(group, name)
         elif name in KNOWN_NAMES:
             columns[name] = Hdf5Column(plain_entry(group, name, h5py.Dataset, "D4RL's layout"))
         elif not name.startswith(UNUSED_PREFIXES):
@@ -50,14 +50,15 @@ def _table(group: h5py.Group) -> Table:
     return Table(place, columns)
 
 
-def _tree(parent: h5py.Group, name: str) -> Tree:
+def read_tree(parent: h5py.Group, name: str) -> Tree:
+    """The columns of an entry, a dataset or nested groups; DataError: one is a link or not of numbers."""
     entry = plain_entry(parent, name, h5py.HLObject, "D4RL's layout")
     if isinstance(entry, h5py.Dataset):
         return Hdf5Column(entry)
     numbers = {key: match for key in entry if (match := _INDEXED.fullmatch(key))}
     if len(numbers) == len(entry):
-        return [_tree(entry, key) for key in sorted(numbers, key=lambda key: int(numbers[key][1]))]
-    return {key: _tree(entry, key) for key in entry}
+        return [read_tree(entry, key) for key in sorted(numbers, key=lambda key: int(numbers[key][1]))]
+    return {key: read_tree(entry, key) for key in entry}
 
 
 def _other(group: h5py.Group, name: str) -> dict[str, Tree]:

@@ -14,13 +14,17 @@ from tqdm import tqdm
 
 from ...errors import DataError, UsageError
 from ...files import alone, sha256
+from ...spaces import Layout, flat_size, is_vector
 from ...system import require_memory, sync
 from ...tasks.names import get_task
 from ...tasks.table import D4RLTask
 from .. import columns
+from ..assemble import fill_observations, width_of
+from ..columns import Column, Tree
 from ..download import write_pin
 from ..episodes import Episode, Episodes, join
 from ..hdf5 import opening
+from ..hdf5.layouts import read_tree
 from ..hdf5.opening import Hdf5Column
 from .remote import cause_of, choose_version, remote_name
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
@@ -48,13 +52,16 @@ def minari_id(name: str) -> str:
     return f"mujoco/{task.family}/{task.level}"
 
 
-def read_minari(dataset_id: str, *, progress: bool = True, clip_actions: bool = False) -> MinariData:
+def read_minari(
+    dataset_id: str, *, progress: bool = True, clip_actions: bool = False, plays: bool = True
+) -> MinariData:
     """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0"; without a version the latest, as in `choose_version`.
 
     Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, `minari` fetches it from its remote
     (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an episode of T
     steps the last is left out, as is an unfinished last episode, with a note. Actions must lie in the dataset's own
-    action space. `progress` shows bars. The environment that it names is never imported.
+    action space. `progress` shows bars. What it names is never imported; where its environment cannot be played here
+    that is an error only if it `plays`.
 
     Raises:
         UsageError: not a Minari id.
@@ -66,7 +73,10 @@ def read_minari(dataset_id: str, *, progress: bool = True, clip_actions: bool = 
     folder = minari_data_dir(dataset_id)
     if not folder.exists():
         _fetch(dataset_id, folder.parent, progress)
-    return _read(dataset_id, folder, progress, clip_actions)
+    data = _read(dataset_id, folder, progress, clip_actions)
+    if plays and data.spec.recorded is not None and data.spec.recorded.problem is not None:
+        raise DataError(data.spec.recorded.problem)
+    return data
 
 
 def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
@@ -125,21 +135,25 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     opening.check_file(path)
     spec = read_spec(folder / "metadata.json")
     notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
-    sizes = spec.observation_dim, None if spec.action_low is None else len(spec.action_low)
+    flat = spec.layout is None or is_vector(spec.layout)
+    wanted = (
+        flat_size(spec.layout) if spec.layout is not None and flat else None,
+        None if spec.action_low is None else len(spec.action_low),
+    )
     discrete = None if spec.action_low is None and spec.n_actions is None else spec.n_actions is not None
     with opening.open_hdf5(path) as file:
         # No bar for what takes less than a second.
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
             parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT))
-            claimed = columns.check_size(parts, path, claimed)
-            _check_parts(parts, sizes, discrete)
-            episode, has_end = _read_episode(*parts)
+            claimed = columns.check_size(parts.columns, path, claimed)
+            _check_parts(parts, wanted, discrete, flat)
+            episode, has_end = _read_episode(parts, None if flat else spec.layout)
             read.append(episode)
             ended.append(has_end)
             if e == 0:
-                discrete = columns.is_discrete(parts[2])
-                sizes = found = episode.observations.shape[1], 1 if discrete else episode.actions.shape[1]
+                discrete = columns.is_discrete(parts.actions)
+                wanted = found = episode.observations.shape[1], 1 if discrete else episode.actions.shape[1]
                 require_memory(4 * spec.total_steps * (sum(found) + 1), str(path), "use a smaller dataset")
     if (total := sum(map(len, read))) != spec.total_steps:
         raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
@@ -158,56 +172,82 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     return MinariData(replace(episodes, notes=tuple(notes)), spec)
 
 
-def _parts(group: h5py.Group) -> list[Hdf5Column]:
-    keys = ("rewards", "observations", "actions", "terminations", "truncations")
-    return [Hdf5Column(opening.plain_entry(group, key, h5py.Dataset, _LAYOUT)) for key in keys]
+class _Parts(NamedTuple):
+    """The arrays of an episode."""
+
+    rewards: Column
+    observations: Tree
+    actions: Column
+    terminations: Column
+    truncations: Column
+
+    @property
+    def columns(self) -> list[Column]:
+        return [self.rewards, *columns.columns_of(self.observations), *self[2:]]
 
 
-def _check_parts(parts: list[Hdf5Column], sizes: tuple[int | None, int | None], discrete: bool | None) -> None:
+def _parts(group: h5py.Group) -> _Parts:
+    found: dict[str, Any] = {}
+    for key in _Parts._fields:
+        if key == "observations" and group.get(key, getclass=True) is h5py.Group:  # a dict or a tuple of arrays
+            found[key] = read_tree(group, key)
+        else:
+            found[key] = Hdf5Column(opening.plain_entry(group, key, h5py.Dataset, _LAYOUT))
+    return _Parts(**found)
+
+
+def _check_parts(parts: _Parts, sizes: tuple[int | None, int | None], discrete: bool | None, flat: bool) -> None:
     """All checks of the arrays of an episode but those of their numbers; None: actions may be of either kind."""
-    rewards, observations, actions, *flags = parts
+    rewards, actions = parts.rewards, parts.actions
     steps = math.prod(rewards.shape)
     if not steps:
         columns.wrong_shape(rewards, 0, "nothing")
-    for column in (rewards, *flags):
+    for column in (rewards, parts.terminations, parts.truncations):
         if column.shape[:1] != (steps,) or not columns.is_vector(column):
             columns.wrong_shape(column, steps, f"({steps},)")
+    _check_actions(actions, steps, sizes[1], discrete)
+    # The last of T + 1 observations is not read, so T serve as well.
+    observed, rows = columns.columns_of(parts.observations), (steps + 1, steps)
+    if flat and len(observed) == 1:
+        _check_rows(observed[0], steps, rows, sizes[0])
+    for column in observed:
+        if column.shape[:1] not in ((steps,), (steps + 1,)):
+            columns.wrong_shape(column, steps, f"({steps + 1}, ...)")
+
+
+def _check_actions(actions: Column, steps: int, size: int | None, discrete: bool | None) -> None:
     if discrete is not None:
         columns.check_kind(actions, discrete)
-    # The last of T + 1 observations is not read, so T serve as well.
-    _check_rows(observations, steps, (steps + 1, steps), sizes[0])
-    if not columns.is_discrete(actions):
-        _check_rows(actions, steps, (steps,), sizes[1])
-    elif len(actions.shape) and actions.shape[0] != steps:
-        columns.wrong_shape(actions, steps, f"({steps},)")
+    if columns.is_discrete(actions):
+        if len(actions.shape) and actions.shape[0] != steps:
+            columns.wrong_shape(actions, steps, f"({steps},)")
+    elif len(actions.shape) < 3 or actions.shape[0] != steps or size not in (None, math.prod(actions.shape[1:])):
+        _check_rows(actions, steps, (steps,), size)
 
 
-def _check_rows(column: Hdf5Column, steps: int, rows: tuple[int, ...], size: int | None) -> None:
+def _check_rows(column: Column, steps: int, rows: tuple[int, ...], size: int | None) -> None:
     wanted = "any number" if size is None else size
     fits = len(column.shape) == 2 and column.shape[0] in rows and size in (None, column.shape[1]) and column.shape[1]
     if not fits:
         columns.wrong_shape(column, steps, f"({rows[0]}, {wanted})")
 
 
-def _read_episode(
-    rewards: Hdf5Column, observations: Hdf5Column, actions: Hdf5Column, *flags: Hdf5Column
-) -> tuple[Episode, bool]:
+def _read_episode(parts: _Parts, layout: Layout | None) -> tuple[Episode, bool]:
     """An episode, and whether there is a mark at its end."""
+    rewards, actions = parts.rewards, parts.actions
     steps = rewards.shape[0]
-    read = [np.empty((steps, *column.shape[1:]), np.float32) for column in (observations, actions)]
-    acted: Any = actions.values().reshape(-1).astype(np.int64) if columns.is_discrete(actions) else None
-    if acted is None:
-        acted = columns.read_finite(actions, read[1])
-    terminated, truncated = map(columns.read_flags, flags)
+    acted: Any
+    if columns.is_discrete(actions):
+        acted = actions.values().reshape(-1).astype(np.int64)
+    else:
+        acted = columns.read_finite(actions, np.empty((steps, math.prod(actions.shape[1:])), np.float32))
+    terminated, truncated = map(columns.read_flags, (parts.terminations, parts.truncations))
     if (early := np.flatnonzero((terminated | truncated)[:-1])).size:
         raise DataError(
             f"{rewards.place.removesuffix('/rewards')} has its end marked at step {early[0]}, before its last step "
             f"{steps - 1}; split the episode there"
         )
-    episode = Episode(
-        columns.read_finite(observations, read[0]),
-        acted,
-        columns.read_finite(rewards, np.empty(steps, np.float32)),
-        bool(terminated[-1]),
-    )
-    return episode, bool(terminated[-1] or truncated[-1])
+    observed = np.empty((steps, width_of(parts.observations, layout)), np.float32)
+    fill_observations(parts.observations, layout, rewards.place.replace("rewards", "observations"), observed)
+    read = columns.read_finite(rewards, np.empty(steps, np.float32))
+    return Episode(observed, acted, read, bool(terminated[-1])), bool(terminated[-1] or truncated[-1])

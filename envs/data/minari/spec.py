@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import WrapperSpec
 
 from ...errors import DataError, UsageError, one_line
-from ...tasks.environment import entry_point_name, is_plain_argument
+from ...spaces import Layout, checked_layout, is_vector
 from ...tasks.table import Reference
+from .env_spec import Described, describe
 
 # Where the folder of datasets cannot be written.
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"
@@ -28,23 +27,20 @@ _AGAIN = "get the dataset again"
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+")
 _MAX_ID = 200
 
-# Wrappers that change neither what an environment returns nor when it ends, so leaving them out changes no score.
-_PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing", "PassiveEnvChecker"}
-
 
 @dataclass(frozen=True)
 class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
-    Observations have the size `observation_dim`, actions the bounds `action_low` and `action_high` (A,), or they are
-    `n_actions` integers from `action_start` on; `reference_returns` score 0 and 100.
+    It was recorded on the environment `recorded`, and is to be evaluated in `evaluated`. Observations have the
+    `layout`, actions the bounds `action_low` and `action_high` (A,), or they are `n_actions` integers from
+    `action_start` on; `reference_returns` score 0 and 100.
     """
 
-    env_id: str | None
-    env_kwargs: dict[str, Any]
-    max_episode_steps: int | None
+    recorded: Described | None
+    evaluated: Described | None
     reference_returns: tuple[float, float] | None
-    observation_dim: int | None
+    layout: Layout | None
     action_low: tuple[float, ...] | None
     action_high: tuple[float, ...] | None
     n_actions: int | None
@@ -52,6 +48,26 @@ class MinariSpec:
     total_episodes: int
     total_steps: int
     notes: tuple[str, ...]
+
+    @property
+    def env_id(self) -> str | None:
+        """The environment it was recorded on."""
+        return None if self.recorded is None else self.recorded.env_id
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The arguments of that environment."""
+        return {} if self.recorded is None else self.recorded.env_kwargs
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """Its time limit."""
+        return None if self.recorded is None else self.recorded.max_episode_steps
+
+    @property
+    def unflat(self) -> Layout | None:
+        """The layout of observations that are no vectors by themselves."""
+        return None if self.layout is None or is_vector(self.layout) else self.layout
 
     @property
     def reference(self) -> Reference | None:
@@ -89,8 +105,8 @@ def minari_data_dir(dataset_id: str) -> Path:
 def read_spec(path: Path) -> MinariSpec:
     """Read a dataset's `metadata.json`; nothing is imported.
 
-    DataError: it is missing or damaged; the data are not in HDF5; a space is not a vector of numbers; or the
-    environment is not Gymnasium's of that entry point, has wrappers, or arguments that may name files or code.
+    DataError: it is missing or damaged; the data are not in HDF5; observations cannot be flattened, or actions are
+    neither vectors nor integers; or the environment cannot be one.
     """
     try:
         metadata = _object(str(path), path.read_text(encoding="utf-8"))
@@ -99,18 +115,18 @@ def read_spec(path: Path) -> MinariSpec:
     if (kind := metadata.get("data_format", "hdf5")) != "hdf5":
         raise DataError(f"{path}:data_format is {_shown(kind)}; only hdf5 is read, convert it with minari")
     notes: list[str] = []
-    env = _env_spec(path, metadata, notes)
-    observed, _ = _bounds(path, metadata, "observation_space")
+    recorded, evaluated = (_environment(path, metadata, key) for key in ("env_spec", "eval_env_spec"))
+    notes += () if recorded is None else recorded.notes
+    layout = _layout(path, metadata)
     n_actions, start = _choices(path, metadata)
-    low, high = _bounds(path, metadata, "action_space") if n_actions is None else (None, None)
+    low, high = _bounds(path, metadata) if n_actions is None else (None, None)
     described = [(key, metadata.get(key)) for key in ("algorithm_name", "description")]
     notes += [f"{key}: {one_line(text)}" for key, text in described if text and isinstance(text, str)]
     return MinariSpec(
-        env_id=env.get("id"),
-        env_kwargs=env.get("kwargs", {}),
-        max_episode_steps=None if env.get("max_episode_steps") is None else _count(path, env, "max_episode_steps"),
+        recorded=recorded,
+        evaluated=evaluated,
         reference_returns=_reference_returns(metadata, notes),
-        observation_dim=None if observed is None else len(observed),
+        layout=layout,
         action_low=low,
         action_high=high,
         n_actions=n_actions,
@@ -154,76 +170,44 @@ def _choices(path: Path, metadata: dict[str, Any]) -> tuple[int | None, int]:
     return _count(path, space, "n"), start
 
 
-def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float, ...] | None, ...]:
-    """Lower and upper bounds of a space; None where the dataset does not describe it."""
-    if metadata.get(key) is None:
+def _layout(path: Path, metadata: dict[str, Any]) -> Layout | None:
+    """The space of observations; None where the dataset does not describe it."""
+    if metadata.get("observation_space") is None:
+        return None
+    try:
+        return checked_layout(_object(f"{path}:observation_space", metadata["observation_space"]))
+    except ValueError as error:
+        raise DataError(f"{path}:observation_space: observations {error}") from error
+
+
+def _bounds(path: Path, metadata: dict[str, Any]) -> tuple[tuple[float, ...] | None, ...]:
+    """Lower and upper bounds of actions, (A,); None where the dataset does not describe them."""
+    if metadata.get("action_space") is None:
         return None, None
-    space = _object(f"{path}:{key}", metadata[key])
+    space = _object(f"{path}:action_space", metadata["action_space"])
     shape = space.get("shape")
-    if space.get("type") != "Box" or not isinstance(shape, list) or len(shape) != 1:
+    if space.get("type") != "Box" or not isinstance(shape, list):
         raise DataError(
-            f"{path}:{key} is {_shown(space.get('type'))} of shape {_shown(shape)}; only a Box with one axis (a vector "
-            "of numbers) can be learned from, and Discrete actions; record through FlattenObservation"
+            f"{path}:action_space is {_shown(space.get('type'))}; only Box (real numbers) and Discrete actions can be "
+            "learned from; number the combinations, numpy.ravel_multi_index(actions.T, nvec), and give them to "
+            "aaren_rl.Episodes.from_trajectories"
         )
     try:
         bounds = np.array([space["low"], space["high"]], np.float64)
     except (KeyError, ValueError, TypeError, OverflowError):
         bounds = np.zeros(0)
     if bounds.shape != (2, *shape) or not np.all(bounds[0] <= bounds[1]):
-        raise DataError(f"{path}:{key} has no bounds that fit its shape {_shown(shape)}; {_AGAIN}")
-    return tuple(tuple(side.tolist()) for side in bounds)
+        raise DataError(f"{path}:action_space has no bounds that fit its shape {_shown(shape)}; {_AGAIN}")
+    return tuple(tuple(side.ravel().tolist()) for side in bounds)
 
 
-def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The environment's description, with harmless arguments only; {}: there is none."""
-    if metadata.get("env_spec") is None:
-        return {}
-    spec = _object(f"{path}:env_spec", metadata["env_spec"])
-    env_id, entry = spec.get("id"), spec.get("entry_point")
-    given = f"{path}:env_spec gives {_shown(env_id)} the entry point {_shown(entry)} (not imported)"
-    if not isinstance(env_id, str) or env_id not in gym.registry:
-        raise DataError(f"{given}, Gymnasium knows no such environment; --register MODULE, or use another dataset")
-    if entry != (known := entry_point_name(env_id)):
-        raise DataError(f"{given}, Gymnasium has {known}; do not trust the dataset, get it from another place")
-    wrappers, kwargs = spec.get("additional_wrappers") or [], spec.get("kwargs") or {}
-    if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
-        raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; {_AGAIN}")
-    names = _added_wrappers(env_id, wrappers)
-    if not _PASSIVE_WRAPPERS.issuperset(names):
-        raise DataError(
-            f"{path}:env_spec was recorded through wrappers ({_shown(names)}; not imported), without which {env_id} is "
-            "another task; register the wrapped environment under an id of its own and record on that"
-        )
-    if names:
-        notes.append(f"left out wrappers that only watch: {', '.join(names)}")
-    # What the registry passes on itself is not the file's doing, and may name the environment's own files.
-    own = json.loads(json.dumps(gym.registry[env_id].kwargs, default=str))
-    kwargs = {key: value for key, value in kwargs.items() if key not in own or value != own[key]}
-    if kwargs.pop("render_mode", None) is not None:
-        notes.append("left out the environment's render_mode")
-    for key, value in kwargs.items():
-        if not is_plain_argument(key, value):
-            raise DataError(
-                f"{path}:env_spec.kwargs has {_shown(key)} = {_shown(value)}; only finite numbers, words and lists of "
-                "them are passed on to an environment, and nothing that names files or modules; use another dataset"
-            )
-    return {**spec, "kwargs": kwargs}
-
-
-def _added_wrappers(env_id: str, wrappers: list[Any]) -> list[str]:
-    """The names of a description's wrappers, without those that `make_env` adds itself."""
-    shown = [wrapper if isinstance(wrapper, dict) else {"name": wrapper} for wrapper in wrappers]
-    own = gym.registry[env_id].additional_wrappers
-    if len(own) <= len(shown) and all(map(_is_wrapper, shown, own)):
-        shown = shown[len(own) :]
-    names = [str(wrapper.get("name")) for wrapper in shown]
-    return [name for name in names if name != "FlattenObservation"]  # added where it changes something
-
-
-def _is_wrapper(described: dict[str, Any], own: WrapperSpec) -> bool:
-    # Arguments are None where the wrapper does not record them.
-    same = (described.get("name"), described.get("entry_point")) == (own.name, own.entry_point)
-    return same and described.get("kwargs") in (None, json.loads(json.dumps(own.kwargs, default=str)))
+def _environment(path: Path, metadata: dict[str, Any], key: str) -> Described | None:
+    if metadata.get(key) is None:
+        return None
+    try:
+        return describe(f"{path}:{key}", _object(f"{path}:{key}", metadata[key]))
+    except ValueError as error:
+        raise DataError(f"{error}; {_AGAIN}") from error
 
 
 def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:

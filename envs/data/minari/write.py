@@ -96,7 +96,9 @@ def write_minari(
 
 def _check_readable(dataset_id: str, file: Path) -> None:
     try:
-        read_spec(file)
+        recorded = read_spec(file).recorded
+        if recorded is not None and recorded.problem is not None:
+            raise DataError(recorded.problem)
     except DataError as error:
         told = str(error).replace(f"{file}:", "")
         raise DataError(f"minari:{dataset_id}: not written, because it could not be read again: {told}") from error

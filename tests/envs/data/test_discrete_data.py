@@ -136,19 +136,19 @@ def test_the_task_is_the_environments() -> None:
     assert own_task("mine", "Smooth-v0").n_actions is None
 
 
-@pytest.mark.parametrize("kind", ["Discrete", "MultiBinary", "MultiDiscrete"])
-def test_discrete_observations_are_one_hot(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["Discrete", "MultiBinary", "MultiDiscrete", "Dict", "Tuple", "Table"])
+def test_observations_are_flattened(kind: str) -> None:
     env, plain = make_env(f"Seen{kind}-v0"), gym.make(f"Seen{kind}-v0")
-    assert own_task("mine", f"Seen{kind}-v0").observation_dim == 4
+    task = own_task("mine", f"Seen{kind}-v0")
+    assert task.observation_dim == gym.spaces.flatdim(SEEN[kind]) and task.layout["type"] == type(SEEN[kind]).__name__
     for given, raw in ((begin(env, seed=3)[0], plain.reset(seed=3)[0]), (take(env, 0)[0], plain.step(0)[0])):
         np.testing.assert_array_equal(given, gym.spaces.flatten(SEEN[kind], raw))
-        assert given.dtype.kind == "f" and set(given) <= {0, 1}
+        assert given.dtype.kind == "f"
 
 
-@pytest.mark.parametrize("name", ["Dict", "Tuple", "Image", "Table"])
-def test_other_observations_are_named(name: str) -> None:
-    parts = f"Seen{name}-v0: observations are", "FlattenObservation"
-    refused(lambda: own_task("mine", f"Seen{name}-v0"), UsageError, *parts)
+def test_images_are_refused() -> None:
+    parts = "SeenImage-v0: observations are images", "no encoder", "FlattenObservation"
+    refused(lambda: own_task("mine", "SeenImage-v0"), UsageError, *parts)
 
 
 @pytest.mark.parametrize("name", [name for name in ACTED if name not in ("Discrete", "Box")])

@@ -89,8 +89,9 @@ def test_normalized_score():
 def test_the_table_describes_the_real_environments(family, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     task = TASKS[f"{family}-medium-replay"]
-    seen, acted, horizon = inspect_spaces(task.env_id)
-    assert (seen.shape, acted.shape, horizon) == ((task.observation_dim,), (task.action_dim,), task.horizon)
+    layout, acted, horizon = inspect_spaces(task.env_id)
+    assert layout == {"type": "Box", "shape": [task.observation_dim]}
+    assert (acted.shape, horizon) == ((task.action_dim,), task.horizon)
     assert (*acted.low, *acted.high) == (*task.action_low, *task.action_high)
     # No chatter on the terminal, no MUJOCO_LOG.TXT in the user's folder.
     assert capfd.readouterr() == ("", "")

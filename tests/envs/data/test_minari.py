@@ -126,7 +126,10 @@ def described(key, **space):
         ({"data_format": "arrow"}, "data_format is 'arrow'; only hdf5"),
         (described("observation", type="Box", shape=[2], low=[-1, -1], high=[1, 1]), "episode_0/observations"),
         (described("action", type="Dict", subspaces={}), "metadata.json:action_space is 'Dict'"),
-        (described("observation", type="Box", shape=[64, 64, 3], low=0, high=255), "is 'Box' of shape [64, 64, 3]"),
+        (described("observation", type="Box", shape=[64, 64, 3], dtype="uint8"), "observations are images (uint8 of"),
+        (described("observation", type="Dict", subspaces={"a": {"type": "Text"}}), "observations are Text"),
+        (described("observation", type="Box", shape=[3, 2]), "its space is of (26, 3, 2), flat of (26, 6)"),
+        (described("action", type="MultiDiscrete", nvec=[2, 2]), "numpy.ravel_multi_index(actions.T, nvec)"),
         (described("action", type="Box", shape=[3], low=[0], high=[1]), "no bounds"),
         (described("action", type="Box", shape=[1], low=[2], high=[1]), "no bounds"),
     ],
@@ -242,7 +245,7 @@ def evil(tmp_path, monkeypatch):
 
 
 @pytest.mark.faults(41)
-@pytest.mark.parametrize("env_id", ["Hopper-v5", "evil_module:Hopper-v5", ["Hopper-v5"]])
+@pytest.mark.parametrize("env_id", ["Unknown-v0", "evil_module:Hopper-v5", ["Hopper-v5"]])
 def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id):
     with sets.spec(data) as spec:
         spec.update(id=env_id, entry_point="evil_module:Env")
@@ -255,12 +258,30 @@ def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id):
 def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
     with sets.spec(data) as spec:
         spec["additional_wrappers"] = [{"name": "Evil", "entry_point": "evil_module:Wrapper", "kwargs": {}}]
-    refused("metadata.json:env_spec", "wrappers", "Evil", "not imported")
+    (note,) = [note for note in read_minari(ID).episodes.notes if "Evil" in note]
+    assert "left out (['Evil']; not imported)" in note and "--env-id" in note
     with sets.spec(data) as spec:
-        spec["additional_wrappers"] = [{"name": "RecordEpisodeStatistics", "entry_point": "x:y", "kwargs": {}}]
+        spec["additional_wrappers"] = [
+            {"name": "RecordEpisodeStatistics", "entry_point": "x:y", "kwargs": {}},
+            {"name": "TimeLimit", "entry_point": "x:y", "kwargs": {"max_episode_steps": 77}},
+        ]
     with sets.spec(data, "eval_env_spec") as spec:
         spec["entry_point"] = "evil_module:Env"
-    assert "left out wrappers that only watch: RecordEpisodeStatistics" in read_minari(ID).episodes.notes
+    episodes, read = read_minari(ID)
+    assert "left out wrappers that only watch: RecordEpisodeStatistics" in episodes.notes
+    assert read.max_episode_steps == 77 and "evil_module" in read.evaluated.notes[0]
+    with sets.spec(data) as spec:
+        spec["additional_wrappers"] = [{"name": "NormalizeObservation", "entry_point": "gymnasium.wrappers:x"}]
+    refused("metadata.json:env_spec", "NormalizeObservation", "not imported", "--env-id")
+    read_minari(ID, plays=False)
+
+
+@pytest.mark.faults(41)
+def test_41_an_entry_point_that_has_moved_is_told(data, evil):
+    with sets.spec(data) as spec:
+        spec["entry_point"] = "evil_module:Env"
+    (note,) = [note for note in read_minari(ID).episodes.notes if "evil_module:Env" in note]
+    assert "not imported" in note and "hopper_v5:HopperEnv" in note
 
 
 @pytest.mark.faults(41)

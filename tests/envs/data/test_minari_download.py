@@ -63,7 +63,7 @@ def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_p
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     path = hub.files / "hopper/random-v0/data/metadata.json"
     metadata = json.loads(path.read_text())
-    metadata["env_spec"] = metadata["env_spec"].replace("gymnasium.envs.mujoco.hopper_v5", "evil_module")
+    metadata["env_spec"] = metadata["env_spec"].replace("Hopper-v5", "evil_module:Hopper-v5")
     del metadata["observation_space"], metadata["action_space"]
     path.write_text(json.dumps(metadata))
     refused("dataset was deleted", "random-v0/data/metadata.json:env_spec", "evil_module", "not imported")

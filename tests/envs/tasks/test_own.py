@@ -126,7 +126,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
         (["--env-id", "Pendulumm-v1", "--source", "FILE"], 5, "Pendulumm"),
         (["--env-id", "os:Pendulum-v1", "--source", "FILE"], 5, "module to import"),
         (["--env-id", "CartPole-v1", "--source", "FILE"], 3, "float32 of shape (2000, 1)"),
-        (["--env-id", "Blackjack-v1", "--source", "FILE"], 2, "FlattenObservation"),
+        (["--env-id", "Blackjack-v1", "--source", "FILE"], 3, "float32 of shape (2000, 1)"),
         (["--env-id", "Hopper-v4", "--source", "FILE"], 3, "3 columns, the environment has 11"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1"], 2, "both or none"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1", "--ref-max-score", "0"], 2, "rise"),
@@ -157,8 +157,7 @@ def test_environments_without_a_time_limit_or_a_choice():
     gym.register("OwnEndless-v0", "gymnasium.envs.classic_control:PendulumEnv")
     gym.register("Stuck-v0", Stuck, max_episode_steps=10, disable_env_checker=True)  # which warns of it
     try:
-        with pytest.raises(UsageError, match="--max-episode-steps"):
-            own_task("mine", "OwnEndless-v0")
+        assert own_task("mine", "OwnEndless-v0").horizon == 0
         task = own_task("mine", "OwnEndless-v0", max_episode_steps=7)
         assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
         with pytest.raises(UsageError, match=r"Stuck-v0: action 1 has equal bounds \(0\)"):
@@ -181,8 +180,10 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
     task, episodes = load_task("hopper-medium", "minari")
     assert (task.env_id, episodes.dataset, task.target_returns[0]) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
     mine = f"minari:{minari_sets.ID}"
-    with pytest.raises(UsageError, match="leave --env-id out"):
-        load_task("mine", mine, env_id="Hopper-v4")
+    task, episodes = load_task("mine", mine, env_id="Hopper-v4")
+    assert (
+        task.env_id == "Hopper-v4" and "recorded on Hopper-v5; Hopper-v4, of --env-id, is played" in episodes.notes[-1]
+    )
     with pytest.raises(UsageError, match="Hopper-v4"):
         load_task("hopper-medium", mine)
     reference = Reference("mine", 0.0, 10.0)
