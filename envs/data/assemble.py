@@ -243,7 +243,7 @@ def _read(
                 release(out)
             start += part.steps
 
-    stored = np.result_type(*(column.dtype for part in parts for column in columns_of(part.observations)))
+    stored = np.result_type(*{column.dtype for part in parts for column in columns_of(part.observations)})
     observations = read_observations(fill, (total, width_of(parts[0].observations, layout)), stored, mapped)
     _note_shapes(parts[0], layout, notes)
     return observations, actions, rewards

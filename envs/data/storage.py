@@ -85,10 +85,10 @@ def release(array: npt.NDArray[Any]) -> None:
 def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """`array[rows]`, of rows (K,). Of a mapped array they are read: a map would take up to 2 MB of memory for each."""
     file: int | None = getattr(array, "file", None)
-    if file is None or not hasattr(os, "preadv") or not array.flags.c_contiguous:
+    if file is None or not rows.size or not hasattr(os, "preadv") or not array.flags.c_contiguous:
         return array[rows]
     found = np.empty((len(rows), *array.shape[1:]), array.dtype)
-    size, offset = found.nbytes // max(1, len(rows)), array.ctypes.data - getattr(array, "begin", 0)
+    size, offset = found.nbytes // len(rows), array.ctypes.data - getattr(array, "begin", 0)
     ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
     start = 0
     for end in ends:  # of rows that follow each other

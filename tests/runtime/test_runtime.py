@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -247,3 +250,15 @@ def test_the_state_is_a_value() -> None:
 def test_many_steps_do_not_drift() -> None:
     policy = make_policy()
     assert_equal(in_float64(policy), onnx_policy_of(policy), 1, length=5_000)
+
+
+@pytest.mark.parametrize("exported", [False, True], ids=["policy", "onnx_policy"])
+def test_copies_and_pickles_act_alike(exported: bool) -> None:
+    policy = make_policy("aaren")
+    policy = onnx_policy_of(policy) if exported else policy
+    observations, rewards = (array[0] for array in episode(2))
+    acted, state = policy.act(observations, rewards, policy.initial_state(2, TARGET))
+    for other in (copy.copy(policy), copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        again, _ = other.act(observations, rewards, other.initial_state(2, TARGET))
+        assert np.array_equal(acted, again)
+        assert np.array_equal(policy.act(observations, rewards, state)[0], other.act(observations, rewards, state)[0])

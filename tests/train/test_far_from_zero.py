@@ -1,6 +1,7 @@
 """Columns far from zero: degrees, times, ticks. They keep their digits from the data to the action, exported too."""
 
 import copy
+import resource
 
 import h5py
 import numpy as np
@@ -10,7 +11,10 @@ from policies import make_card, make_policy
 
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
 from aaren_rl.envs.data.observations import moments, narrowed, read_observations
+from aaren_rl.envs.data.storage import allocate, gather, release, should_map
 from aaren_rl.export.model import make_model, make_onnx_policy
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.train.contexts.batches import StepData
@@ -76,6 +80,49 @@ def test_a_file_keeps_its_digits(tmp_path, stored: type) -> None:
         file["observations"], file["actions"] = raw, np.zeros((steps, 1))
         file["rewards"], file["terminals"] = np.zeros(steps), np.arange(steps) % 20 == 19
     assert np.array_equal(read_hdf5(path).observations, raw.astype(np.float64))
+
+
+def test_a_minari_dataset_keeps_its_digits(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    far = dataset(1.7e15 + 1e5 * NEAR)
+    write_minari("my/far-v0", far, env_id=None)
+    assert np.array_equal(read_minari("my/far-v0", progress=False).episodes.observations, far.observations)
+
+
+def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too() -> None:
+    whole, chosen, index = dataset(narrowed(NEAR)), np.array([1, 4, 5, 9]), torch.tensor([[0, 30, 31], [5, 79, 0]])
+    mapped = allocate(NEAR.shape, np.float32, mapped=True)
+    mapped[:] = whole.observations
+    copied = StepData(whole.take(chosen), 1.0)
+    for data in (StepData(whole, 1.0, chosen=chosen), StepData(dataset(mapped[:]), 1.0, chosen=chosen)):
+        assert torch.equal(data.observed(index), copied.observed(index))
+        assert torch.equal(data.returns_to_go, copied.returns_to_go) and len(data.episodes) == 4
+        assert np.array_equal(data.statistics.mean, copied.statistics.mean)
+
+
+def test_rows_of_a_mapped_array_are_read_where_they_lie() -> None:
+    mapped = allocate((40, 3), np.float64, mapped=True)
+    mapped[:] = NEAR[:40]
+    rows = np.array([39, 0, 1, 2, 17, 17, 16])
+    for part, shift in ((mapped, 0), (mapped[5:], 5)):
+        assert np.array_equal(gather(part, rows[1:]), NEAR[rows[1:] + shift])
+    assert np.array_equal(gather(mapped, rows), NEAR[rows]) and not gather(mapped, rows[:0]).size
+    copied = mapped.copy()
+    release(copied)
+    assert np.array_equal(gather(copied, rows), NEAR[rows])
+
+
+def test_data_beyond_the_limit_of_the_process_are_mapped(monkeypatch) -> None:
+    assert not should_map(2**20) and should_map(2**28)
+    with open("/proc/self/status") as status:
+        used = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024 * used + 10**6, resource.RLIM_INFINITY))
+    assert should_map(2**20)
+
+
+def test_a_hash_is_of_the_numbers() -> None:
+    one = dataset(NEAR.astype(np.float32))
+    assert one.sha256() == dataset(NEAR.astype(np.float32)).sha256() != dataset((NEAR + 1).astype(np.float32)).sha256()
 
 
 def test_what_is_mapped_from_the_disk_is_the_same() -> None:

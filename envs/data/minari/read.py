@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from ...errors import DataError, UsageError
@@ -26,6 +27,7 @@ from ..episodes import Episode, Episodes, join
 from ..hdf5 import opening
 from ..hdf5.layouts import read_tree
 from ..hdf5.opening import Hdf5Column
+from ..observations import read_observations
 from .remote import cause_of, choose_version, remote_name
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
@@ -135,7 +137,8 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     opening.check_file(path)
     spec = read_spec(folder / "metadata.json")
     notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
-    flat = spec.layout is None or is_vector(spec.layout)
+    observed, flat = list[_Parts](), spec.layout is None or is_vector(spec.layout)
+    layout = None if flat else spec.layout
     wanted = (
         flat_size(spec.layout) if spec.layout is not None and flat else None,
         None if spec.action_low is None else len(spec.action_low),
@@ -148,15 +151,17 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
             parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT))
             claimed = columns.check_size(parts.columns, path, claimed)
             _check_parts(parts, wanted, discrete, flat)
-            episode, has_end = _read_episode(parts, None if flat else spec.layout)
+            episode, has_end = _read_episode(parts)
             read.append(episode)
+            observed.append(parts)
             ended.append(has_end)
             if e == 0:
                 discrete = columns.is_discrete(parts.actions)
-                wanted = found = episode.observations.shape[1], 1 if discrete else episode.actions.shape[1]
+                wanted = found = width_of(parts.observations, layout), 1 if discrete else episode.actions.shape[1]
                 require_memory(4 * spec.total_steps * (sum(found) + 1), str(path), "use a smaller dataset")
-    if (total := sum(map(len, read))) != spec.total_steps:
-        raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
+        if (total := sum(map(len, read))) != spec.total_steps:
+            raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
+        observations = _observations(observed, layout)
     if not ended.pop():
         notes.append(f"dropped {len(read.pop()):,} steps of an unfinished last episode")
     if not read:
@@ -164,6 +169,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     if n_open := ended.count(False):  # it ended where the next one began
         notes.append(f"treated {n_open:,} episodes without a mark at their end as truncated")
     episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
+    episodes = replace(episodes, observations=observations[: episodes.n_steps])
     if spec.n_actions is not None:
         columns.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)
     if spec.action_low is not None and spec.action_high is not None:
@@ -232,8 +238,25 @@ def _check_rows(column: Column, steps: int, rows: tuple[int, ...], size: int | N
         columns.wrong_shape(column, steps, f"({rows[0]}, {wanted})")
 
 
-def _read_episode(parts: _Parts, layout: Layout | None) -> tuple[Episode, bool]:
-    """An episode, and whether there is a mark at its end."""
+def _observations(episodes: list[_Parts], layout: Layout | None) -> npt.NDArray[Any]:
+    """The observations of episodes but their last, one episode after another, (N, O)."""
+    lengths = [episode.rewards.shape[0] for episode in episodes]
+
+    def fill(out: npt.NDArray[Any]) -> None:
+        start = 0
+        for parts, steps in zip(episodes, lengths, strict=True):
+            if len(rows := out[start : start + steps]):
+                place = parts.rewards.place.replace("rewards", "observations")
+                fill_observations(parts.observations, layout, place, rows)
+            start += steps
+
+    stored = {column.dtype for parts in episodes for column in columns.columns_of(parts.observations)}
+    shape = sum(lengths), width_of(episodes[0].observations, layout)
+    return read_observations(fill, shape, np.result_type(*stored))
+
+
+def _read_episode(parts: _Parts) -> tuple[Episode, bool]:
+    """An episode without its observations, and whether there is a mark at its end."""
     rewards, actions = parts.rewards, parts.actions
     steps = rewards.shape[0]
     acted: Any
@@ -247,7 +270,6 @@ def _read_episode(parts: _Parts, layout: Layout | None) -> tuple[Episode, bool]:
             f"{rewards.place.removesuffix('/rewards')} has its end marked at step {early[0]}, before its last step "
             f"{steps - 1}; split the episode there"
         )
-    observed = np.empty((steps, width_of(parts.observations, layout)), np.float32)
-    fill_observations(parts.observations, layout, rewards.place.replace("rewards", "observations"), observed)
+    observed = np.empty((steps, 0), np.float32)
     read = columns.read_finite(rewards, np.empty(steps, np.float32))
     return Episode(observed, acted, read, bool(terminated[-1])), bool(terminated[-1] or truncated[-1])

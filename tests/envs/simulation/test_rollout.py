@@ -195,6 +195,21 @@ def test_many_episodes_are_played_in_turns(workers: int, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(finals, same)
 
 
+def test_a_warning_of_several_workers_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Register, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grumbling.py").write_text(
+        "import warnings\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Grumbling(PendulumEnv):\n"
+        "    def step(self, action):\n"
+        "        warnings.warn('it creaks')\n"
+        "        return *super().step(action)[:3], True, {}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    play_own(register("grumbling:Grumbling"), sizes=(3, 1), episodes=3, workers=3)
+    assert capfd.readouterr().err.count("UserWarning: it creaks") == 1
+
+
 @pytest.mark.faults(24)
 def test_an_environment_that_raises_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Register
