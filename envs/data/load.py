@@ -24,7 +24,7 @@ from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
 from .minari.read import minari_id
 from .minari.remote import installed
 from .minari.spec import check_minari_id, minari_data_dir, split_version
-from .ogbench import ogbench_names
+from .ogbench import load_ogbench, ogbench_names
 from .own import Environment, held_to_horizon, load_minari, settled
 from .sources import MINARI, OGBENCH, Source, each
 
