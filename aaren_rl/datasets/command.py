@@ -15,6 +15,7 @@ from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, resolve
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
+from ..envs.data.sources import MINARI, OGBENCH
 from ..errors import UsageError
 from ..files import check_outputs, write_json
 from .describe import describe, draw, format_description, size_text
@@ -186,7 +187,7 @@ def _remote(text: str, source: str) -> Origin:
         if name.kind not in ("auto", "ogbench"):
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         return resolve(text, "local") if isinstance(find_task(text), LocalTask) else name
-    if text.startswith("minari:"):
+    if text.startswith((MINARI, OGBENCH)):
         return parse_name(text)
     of_minari = "/" in text or split_version(text)[1] is not None
     return parse_name(f"minari:{text}") if of_minari else resolve(text, "minari")

@@ -21,6 +21,7 @@ from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, split_v
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.data.ogbench import load_ogbench, ogbench_path
 from ..envs.data.pickles import read_pickle
+from ..envs.data.sources import MINARI, OGBENCH
 from ..envs.files import writing
 from ..envs.tasks.environment import own_task
 from ..errors import UsageError
@@ -31,7 +32,7 @@ def parse_name(text: str) -> Origin:
 
     Raises UnknownTaskError where it is no task either, UsageError where no id follows `minari:`.
     """
-    if text.endswith(SUFFIXES) or text.startswith("minari:"):
+    if text.endswith(SUFFIXES) or text.startswith((MINARI, OGBENCH)):
         return resolve("", text)
     return resolve(text)
 
@@ -52,7 +53,7 @@ def load(
     are held to the environment that the file names, or to [-1, 1]. Raises as `load_episodes`, `read_minari` and
     `read_file`, and UsageError where an option does not go with the name.
     """
-    origin = resolve(name.name, source) if name.kind == "auto" or source.startswith("minari:") else name
+    origin = resolve(name.name, source) if name.kind == "auto" or source.startswith((MINARI, OGBENCH)) else name
     reading.check_kind(origin.kind)
     if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
         path = Path(name.name)
