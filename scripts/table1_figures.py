@@ -13,10 +13,11 @@ from matplotlib.lines import Line2D
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
 from aaren_rl.compare.report.figures import DATA, INK, SOFT, paint
-from aaren_rl.compare.statistics import Estimate, aggregate, group, profiles, summarize
+from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, profiles, summarize
 from aaren_rl.policies.names import label, style
 
 OURS, THEIRS = "decision-aaren", "decision-transformer"
+RIVALS = (THEIRS, "bc-top10")
 COLUMNS = 3  # of panels
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
 THRESHOLDS = np.linspace(0, 120, 241)
@@ -24,7 +25,7 @@ THRESHOLDS = np.linspace(0, 120, 241)
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """By name."""
-    drawn, whole = {"scores": scores(cells), "steering": steering(cells)}, on_all_sets(cells)
+    drawn, whole = {"scores": scores(cells), "steering": steering(cells), "forest": forest(cells)}, on_all_sets(cells)
     return drawn | ({"profiles": profile(whole)} if aggregate(whole) else {})
 
 
@@ -66,6 +67,25 @@ def scores(cells: Sequence[Cell]) -> Figure:
     handles = [_handle(agent) for agent in agents]
     handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for name, line in DATA.values()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def forest(cells: Sequence[Cell]) -> Figure:
+    """Per set and over all, the score of Decision-Aaren minus that of two others, with the intervals."""
+    pairs = [pair for pair in differences(cells) if pair.first == OURS and pair.second in RIVALS]
+    envs: list[str | None] = [*dict.fromkeys(pair.env for pair in pairs if pair.env is not None), None]
+    figure = Figure(figsize=(7.6, 1.2 + 0.4 * len(envs)), layout="constrained")
+    axes = figure.add_subplot()
+    for pair in pairs:
+        place = RIVALS.index(pair.second)
+        _mark(axes, pair.estimate, envs.index(pair.env) + 0.3 * (place - 0.5), pair.second)
+    axes.axvline(0, color=SOFT, linewidth=1.2, zorder=1)
+    axes.axhline(len(envs) - 1.5, color=SOFT, linewidth=0.8)
+    axes.set_yticks(range(len(envs)), [env or f"mean of {len(envs) - 1}" for env in envs])
+    axes.set(xlabel="normalized score of Decision-Aaren minus that of", ylim=(len(envs) - 0.5, -0.5))
+    paint(axes)
+    handles = [_handle(agent) for agent in RIVALS if any(pair.second == agent for pair in pairs)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 

@@ -47,6 +47,11 @@ class Evaluation:
     auto: bool = False  # whether the last weights are scored with the target return "auto", too
     candidates: int | None = None  # 1: critics do not choose; None: they do
 
+    def tree(self) -> dict[str, Any]:
+        """It in JSON's types, which is also that of versions before critics where nothing is said of them."""
+        tree: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return {name: value for name, value in tree.items() if (name, value) != ("candidates", None)}
+
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
     """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time.
@@ -60,7 +65,7 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
     cards = [run / name / CARD for name in FOLDERS]  # with the SHA-256 of the weights
     asked = {
         "format": FORMAT,
-        "how": json.loads(json.dumps(asdict(how))),
+        "how": how.tree(),
         "policies": [hashlib.sha256(card.read_bytes()).hexdigest() for card in cards if is_there(card)],
         **measured_on(),
     }

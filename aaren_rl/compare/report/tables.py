@@ -202,7 +202,9 @@ def number(value: float | None, digits: int | None = 1) -> str:
     """A number with thousands set apart, or a return where `digits` is None; "-" for no number."""
     if value is None:
         return NOTHING
-    return return_words(value) if digits is None and abs(value) < 1000 else f"{value:,.{digits or 1}f}"
+    if digits is None and abs(value) < 1000:
+        return return_words(value)
+    return f"{value:,.{1 if digits is None else digits}f}"
 
 
 def interval(estimate: Estimate | None, digits: int | None = 1) -> str:
