@@ -94,7 +94,8 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
         for note in _fewer_fitted(config):
             print(note, file=sys.stderr)
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
-    if (source := job.typed.get("source", config.data.source)) != config.data.source:  # the checkpoint tells whose
+    source = job.given["source"] if "source" in job.typed else config.data.source  # patterns are files by now
+    if source != config.data.source:  # the checkpoint tells whose
         print(f"{folder.path}: the data are {source} from now on, no longer {config.data.source}", file=sys.stderr)
         config = build_config({**settings_of(config), "source": source})
     preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)

@@ -78,8 +78,8 @@ def test_episodes_are_saved_beside_the_run_and_used_again(capsys: pytest.Capture
     assert list(Path("runs/swing").glob("data-*")) == [file]
     train_policy("swing", episodes=made(1), env_id="Pendulum-v1", seed=2, **SMALL)
     assert len(list(Path("runs/swing").glob("data-*"))) == 2
-    with pytest.raises(AarenRLError, match=r"differs in .*data\.source"):
-        train_policy("swing", episodes=made(1), env_id="Pendulum-v1", resume=True, **SMALL)
+    with pytest.raises(AarenRLError, match="has changed since the run was started"):
+        train_policy("swing", episodes=made(1), env_id="Pendulum-v1", resume=True, **{**SMALL, "updates": 5})
 
 
 def test_a_gymnasium_environment_names_itself() -> None:
@@ -155,7 +155,7 @@ def test_sources_of_two_environments() -> None:
         with pytest.raises(UsageError, match=part):
             load_task("x", sources, env_id="Pendulum-v1")
     assert train(["--env-id", "Pendulum-v1", "--source", "a.hdf5", "./a.hdf5"]) == 2
-    with pytest.raises(AarenRLError, match="CartPole"):
+    with pytest.raises(AarenRLError, match="CartPole|3 and 1 continuous"):
         load_task("x", ["a.hdf5", "minari:my/pole-v0"], env_id="Pendulum-v1")
 
 
