@@ -85,7 +85,9 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
         return Origin("ogbench", dataset)
     word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
     if word and not os.path.exists(source):
-        raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
+        raise UsageError(
+            f"unknown source {text!r}; use auto, d4rl, local, minari, minari:ID, ogbench:NAME or the path of a file"
+        )
     return Origin("file", text)
 
 

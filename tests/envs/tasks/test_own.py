@@ -177,6 +177,9 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
     card = read_card(tmp_path / "test-hopper-random-v0" / "decision-aaren" / "seed0")
     assert (card.env_id, card.source, card.reference) == ("Hopper-v5", "minari", "Minari's reference returns")
     assert card.reference_returns == [-20.0, 3000.0] and card.horizon == 1000
+    pinned = f"minari:{minari_sets.ID}"
+    given = ["minari", "minari:test/hopper/random", "minari:mine/set-v3", ["minari:test/hopper/random", "a.hdf5"]]
+    assert [card.same_source(source) for source in given] == [pinned, pinned, *given[2:]]
     task, episodes = load_task("hopper-medium", "minari")
     assert (task.env_id, episodes.dataset, task.target_returns[0]) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
     mine = f"minari:{minari_sets.ID}"
