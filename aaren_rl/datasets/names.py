@@ -70,7 +70,7 @@ def load(
         episodes = chosen_env_id(episodes, env_id, same_dynamics_only=True)
         return replace(episodes, env_id=episodes.env_id or env_id), None
     if origin.kind == "ogbench":
-        limit = {"max_episode_steps": reading.max_episode_steps, "clip_actions": reading.clip_actions}
+        limit: dict[str, Any] = {"max_episode_steps": reading.max_episode_steps, "clip_actions": reading.clip_actions}
         return load_ogbench("data", origin.name, env_id=env_id, **limit)[1], None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")

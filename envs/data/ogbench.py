@@ -121,7 +121,7 @@ def _read(path: Path, name: str, limits: Limits) -> Episodes:
     columns |= {"rewards": rewards, "terminals": goal, "timeouts": np.append(last[1:], False)}
     table = Table(str(path), {key: ArrayColumn(f"{path}:{key}", array[kept]) for key, array in columns.items()})
     note = f"left out {(stays & ~last).sum():,} steps that start or stay in the goal, where {env_id} ends"
-    labels = {"dataset": name, "source": "ogbench", "env_id": env_id, "notes": (note,)}
+    labels: dict[str, Any] = {"dataset": name, "source": "ogbench", "env_id": env_id, "notes": (note,)}
     return Episodes(**assemble([table], limits, path=str(path), way_out="get OGBench's file", **labels))
 
 

@@ -51,7 +51,7 @@ def choose_version(dataset_id: str) -> str:
     for left_out, why in answer.get("left_out", {}).items():
         print(f"{left_out}: left out, because {why}", file=sys.stderr)
     if "chosen" in answer:
-        return max([answer["chosen"], *here], key=_version)
+        return max([str(answer["chosen"]), *here], key=_version)
     if "error" in answer:
         reason = f"{remote} cannot be asked for its versions ({answer['error']})"
         way_out = (
@@ -117,9 +117,9 @@ def _answer(name: str) -> dict[str, Any]:
 
     remote = get_cloud_storage()
     if remote_name().startswith(("hf://", _HUB)):  # whose client would try for half a minute
-        from huggingface_hub import constants, utils
+        from huggingface_hub import constants, get_session
 
-        utils.get_session().head(constants.ENDPOINT, timeout=10)
+        get_session().head(constants.ENDPOINT, timeout=10)
     listed = islice(remote.list_datasets(prefix=name.split("/")[0]), _MOST_FOUND)
     found = sorted({one for one in listed if split_version(check_minari_id(one))[1] is not None})
     left_out = dict[str, str]()
