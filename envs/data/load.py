@@ -104,7 +104,8 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
-    own = is_own(source, env_id, name) and not all(_is_version(name, os.fspath(one)) for one in each(source))
+    versions = env_id is None and all(_is_version(name, os.fspath(one)) for one in each(source))
+    own = is_own(source, env_id, name) and not versions
     return check_own_name(name) if own else get_task(name).name
 
 
