@@ -94,7 +94,7 @@ class SB3Policy:
                 "or wrap it, outermost, in aaren_rl.sb3.LastRewards, and give that one to SB3's loop too"
             )
         asked: dict[str, Any] = {"target_return": target_return, "seed": seed, "candidates": candidates}
-        self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, **asked), env
+        self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, autoreset_mode="SameStep", **asked), env
 
     def predict(
         self,

@@ -1,7 +1,7 @@
 """A policy for several environments whose episodes begin and end at different times, as in vectorized environments.
 
-    policy, state = VectorPolicy(load_policy(RUN), n_envs=8, target_return=3600), None
-    actions, state = policy.act(observations, rewards, started, state)
+    policy, state = VectorPolicy(load_policy(RUN), envs, target_return=3600), None
+    actions, state = policy.act(observations, rewards, terminated | truncated, state)
 
 Shape suffixes: B environments, O observation, A action.
 """
@@ -24,6 +24,7 @@ from .ranges import ENVS
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
 CHECK = Arguments(ArgumentError)
+RESETS = 8  # that tell NEXT_STEP
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
@@ -38,6 +39,37 @@ class Cohort(NamedTuple):
 
     environments: Rows
     state: Any
+    ended: Rows | tuple[()] = ()  # of those, with the autoreset mode NEXT_STEP: begin with the next observation
+
+
+def _is_late(mode: object) -> bool:
+    """Whether an episode begins a step after the one before has ended, by a mode of Gymnasium's; None: it does not."""
+    name = str(getattr(mode, "value", mode)).lower().replace("_", "").replace("-", "")
+    if mode is not None and name not in ("nextstep", "samestep", "disabled"):
+        raise ArgumentError(f"autoreset_mode: must be NEXT_STEP, SAME_STEP or DISABLED of Gymnasium's, not {mode!r}")
+    return name == "nextstep"
+
+
+class _Watch:
+    """Looks whether rewards are those of NEXT_STEP: 0 at every step after an end, as that step only resets."""
+
+    def __init__(self) -> None:
+        self._begun: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        self._steps, self._zeros = np.zeros(2, np.int64), np.zeros(2, np.int64)  # of other steps, of those after an end
+
+    def look(self, rewards: npt.NDArray[np.float64], started: npt.NDArray[np.bool_], *, first: bool) -> None:
+        """Counts a step; ArgumentError: all of eight resets were such, and most other rewards are not 0."""
+        if not first:
+            for kind, of in enumerate((~self._begun & ~started, self._begun)):
+                self._steps[kind] += of.sum()
+                self._zeros[kind] += (of & (rewards == 0)).sum()
+            (others, resets), (zeros, silent) = self._steps, self._zeros
+            if resets >= RESETS and silent == resets and 2 * zeros < others:
+                raise ArgumentError(
+                    "started: every step after an end has the reward 0, as with Gymnasium's autoreset mode NEXT_STEP; "
+                    "give the vector environment, VectorPolicy(policy, envs), or autoreset_mode="
+                )
+        self._begun = np.zeros_like(started) if first else started.copy()
 
 
 class VectorPolicy:
@@ -48,7 +80,10 @@ class VectorPolicy:
 
     Args:
         policy: acts for many environments in one call.
-        n_envs: B.
+        envs: Gymnasium's vector environment, whose size and autoreset mode are read.
+        n_envs: B, without `envs`.
+        autoreset_mode: without `envs`: Gymnasium's `AutoresetMode`, or its value. None: that of the first observation
+            of an episode coming with the last reward of the one before (SAME_STEP), or of resets by hand (DISABLED).
         target_return: of every episode, one number, "auto" or (B,); None: the policy's own `target_return`.
         seed: of a policy with a temperature: environment i's first episode draws from `seed` + i.
         candidates: of a policy with a critic, as in `Policy.initial_state`.
@@ -57,8 +92,10 @@ class VectorPolicy:
     def __init__(
         self,
         policy: SelectingPolicy[Any],
+        envs: Any = None,  # noqa: ANN401  a gymnasium.vector.VectorEnv
         *,
-        n_envs: int,
+        n_envs: int | None = None,
+        autoreset_mode: object = None,
         target_return: float | npt.ArrayLike | None = None,
         seed: int = 0,
         candidates: int | None = None,
@@ -66,6 +103,13 @@ class VectorPolicy:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
         if missing := [name for name in ("initial_state", "act", "select") if not hasattr(policy, name)]:
             raise ArgumentError(f"policy: a {type(policy).__name__} has no {' and no '.join(missing)}")
+        if (envs is None) == (n_envs is None):
+            raise ArgumentError("envs, n_envs: give one of them, the vector environment or the number of environments")
+        if envs is not None:
+            n_envs = getattr(envs, "num_envs", None)
+            autoreset_mode = autoreset_mode or getattr(envs, "metadata", {}).get("autoreset_mode")
+        self._late = _is_late(autoreset_mode)
+        self._watch = None if autoreset_mode is not None else _Watch()
         self._policy, self._multiple = policy, row_multiple(policy)
         supported = getattr(policy, "supports_reset", False)
         self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None
@@ -89,14 +133,17 @@ class VectorPolicy:
         Args:
             observation: (B, O), raw.
             reward: (B,), of the step before; not read where an episode begins.
-            started: bool (B,), True where an episode begins with `observation`; None: nowhere.
+            started: bool (B,), True where an episode begins with `observation`; None: nowhere. Of environments whose
+                autoreset mode is known, whether the last step ended an episode, `terminated | truncated`: in NEXT_STEP
+                the next observation, not this one, is the first of another episode.
             state: from the last call; None: every environment begins an episode.
 
         Returns:
             Actions (B, A) in the environment's units, or integers (B,), and the new state.
 
         Raises:
-            ArgumentError: an array is not of its shape, or the state is not this policy's.
+            ArgumentError: an array is not of its shape, the state is not this policy's, or the rewards are those of
+                NEXT_STEP and the mode was not given.
         """
         envs = len(self._targets)
         dtype, flatten = getattr(self._policy, "observation_dtype", np.float32), getattr(self._policy, "flatten", None)
@@ -106,17 +153,22 @@ class VectorPolicy:
         CHECK.array("observation", observed, observed.dtype, (envs, *observed.shape[1:]))
         given = CHECK.array("reward", reward, np.float64, (envs,))
         started = np.zeros(envs, bool) if started is None else CHECK.array("started", started, bool, (envs,))
+        ended = started if self._late else np.zeros(envs, bool)
+        if self._watch is not None:
+            self._watch.look(given, started, first=state is None)
         if state is None:
-            started = np.ones(envs, bool)
+            started, ended = np.ones(envs, bool), np.zeros(envs, bool)
         elif sorted(int(e) for cohort in state for e in getattr(cohort, "environments", ())) != list(range(envs)):
             raise ArgumentError(f"state: must be what act returned for {envs} environments, or None")
+        elif self._late:
+            started = np.isin(np.arange(envs), np.concatenate([cohort.ended for cohort in state]))
         rewards = np.where(started, 0, given).astype(np.float32)
         parts, cohorts = [], []
         for cohort in self._begun(state or (), started):
             rows = padded(cohort.environments, self._multiple)
             acted, after = self._policy.act(observed[rows], rewards[rows], cohort.state)
             parts.append(acted[: len(cohort.environments)])
-            cohorts.append(Cohort(cohort.environments, after))
+            cohorts.append(Cohort(cohort.environments, after, cohort.environments[ended[cohort.environments]]))
         order = np.argsort(np.concatenate([cohort.environments for cohort in cohorts]))
         return np.concatenate(parts)[order], tuple(cohorts)
 

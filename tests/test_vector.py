@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from checkout import ROOT
@@ -92,3 +93,63 @@ def test_a_policy_that_cannot_be_served_is_refused() -> None:
 
     with pytest.raises(ValueError, match="a WithoutSelect has no select"):
         VectorPolicy(WithoutSelect(), n_envs=2, target_return=1.0)
+
+
+class Goto(gym.Env):
+    """The return tells every step: the reward is the distance that is left."""
+
+    observation_space = gym.spaces.Box(-10, 10, (11,))
+    action_space = gym.spaces.Box(-1, 1, (3,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.time = self.np_random.normal(size=11).astype(np.float32), 0
+        return self.at, {}
+
+    def step(self, action):
+        self.at, self.time = self.at + 0.3 * np.resize(action, 11).astype(np.float32), self.time + 1
+        return self.at, -float(np.abs(self.at).sum()), self.time >= 4 + int(self.at[0] > 0), False, {}
+
+
+def play(mode: gym.vector.AutoresetMode, agent: VectorPolicy | None = None, episodes: int = 6) -> list[list[float]]:
+    """Returns of every environment, in the one loop of the page."""
+    n = 3
+    envs = gym.vector.SyncVectorEnv([Goto] * n, autoreset_mode=mode)
+    agent = agent or VectorPolicy(make_policy(), envs, target_return=5.0)
+    observations, _ = envs.reset(seed=3)
+    rewards, ended, state = np.zeros(n), np.zeros(n, bool), None
+    returns, so_far = [[] for _ in range(n)], np.zeros(n)
+    while min(map(len, returns)) < episodes:
+        actions, state = agent.act(observations, rewards, ended, state)
+        observations, rewards, terminated, truncated, _ = envs.step(actions)
+        ended = terminated | truncated
+        so_far += rewards
+        for i in np.flatnonzero(ended):
+            returns[i].append(float(so_far[i]))
+        so_far[ended] = 0
+        if mode == gym.vector.AutoresetMode.DISABLED and ended.any():
+            observations, _ = envs.reset(options={"reset_mask": ended})
+    return [own[:episodes] for own in returns]
+
+
+def test_every_autoreset_mode_plays_the_same_episodes() -> None:
+    modes = gym.vector.AutoresetMode
+    expected = play(modes.SAME_STEP)
+    assert play(modes.NEXT_STEP) == expected and play(modes.DISABLED) == expected
+    assert (
+        play(modes.NEXT_STEP, VectorPolicy(make_policy(), n_envs=3, target_return=5.0, autoreset_mode="NextStep"))
+        == expected
+    )
+
+
+def test_next_step_that_is_not_said_is_refused() -> None:
+    """The first observation of an episode would be the last of the one before."""
+    with pytest.raises(ValueError, match=r"started: every step after an end has the reward 0.*NEXT_STEP; give the"):
+        play(gym.vector.AutoresetMode.NEXT_STEP, VectorPolicy(make_policy(), n_envs=3, target_return=5.0))
+    play(gym.vector.AutoresetMode.SAME_STEP, VectorPolicy(make_policy(), n_envs=3, target_return=5.0))
+
+
+@pytest.mark.parametrize("given", [{}, {"n_envs": 2, "envs": object()}, {"n_envs": 2, "autoreset_mode": "never"}])
+def test_environments_that_are_not_said_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"envs|autoreset_mode"):
+        VectorPolicy(make_policy(), target_return=1.0, **given)

@@ -17,22 +17,19 @@ def play(run: str, episodes: int, n_envs: int = 4, seed: int = 0) -> list[float]
     """
     policy = load_policy(run)
     card, each = policy.card, -(-episodes // n_envs)
-    # The observation that comes back from an episode's last step is the next episode's first.
-    same_step = gym.vector.AutoresetMode.SAME_STEP
-    made = [lambda: make_env(card.env_id, **card.env_kwargs)] * n_envs
-    envs = gym.vector.SyncVectorEnv(made, autoreset_mode=same_step)
-    agent = VectorPolicy(policy, n_envs=n_envs)  # the target return is the one on the policy's card
+    envs = gym.vector.SyncVectorEnv([lambda: make_env(card.env_id, **card.env_kwargs)] * n_envs)
+    agent = VectorPolicy(policy, envs)  # the target return is the one on the policy's card
     observations, _ = envs.reset(seed=seed)
-    rewards, started, state = np.zeros(n_envs), np.ones(n_envs, bool), None
+    rewards, ended, state = np.zeros(n_envs), np.zeros(n_envs, bool), None
     returns, so_far = [[] for _ in range(n_envs)], np.zeros(n_envs)
     while min(map(len, returns)) < each:
-        actions, state = agent.act(observations, rewards, started, state)
+        actions, state = agent.act(observations, rewards, ended, state)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
-        started = terminated | truncated
+        ended = terminated | truncated
         so_far += rewards
-        for i in np.flatnonzero(started):
+        for i in np.flatnonzero(ended):
             returns[i].append(float(so_far[i]))
-        so_far[started] = 0
+        so_far[ended] = 0
     envs.close()
     return [value for own in returns for value in own[:each]]
 
