@@ -143,7 +143,7 @@ class VectorPolicy:
 
         Raises:
             ArgumentError: an array is not of its shape, the state is not this policy's, or the rewards are those of
-                NEXT_STEP and the mode was not given.
+                NEXT_STEP and no autoreset mode was given.
         """
         envs = len(self._targets)
         dtype, flatten = getattr(self._policy, "observation_dtype", np.float32), getattr(self._policy, "flatten", None)

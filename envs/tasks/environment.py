@@ -52,7 +52,8 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  as `m
         raise UsageError(f"{env_id}: observations {error}") from error
     if not flat_size(layout):
         raise UsageError(f"{env_id}: observations are without a number in them ({one_line(env.observation_space)})")
-    limit = env.spec.max_episode_steps if env.spec is not None else None
+    limit = None if env.spec is None else env.spec.max_episode_steps
+    limit = None if limit is None or limit < 1 else limit  # -1 is Gymnasium's for none
     return Spaces(layout, _checked_actions(env_id, env.action_space), limit)
 
 
