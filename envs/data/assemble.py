@@ -177,6 +177,8 @@ def _check(part: _Part, limits: Limits, one_each: bool) -> None:
     if limits.n_actions is not None or limits.action_dim is not None:
         reading.check_kind(actions, limits.n_actions is not None)
     numbers = math.prod(actions.shape[1:])
+    if len(actions.shape) == 1 and not is_discrete(actions) and limits.action_dim not in (None, 1):
+        wrong_shape(actions, steps, f"({steps}, {limits.action_dim})")
     if actions.shape[:1] != (steps,) or not numbers or numbers != max(actions.shape[1:], default=1):
         wrong_shape(actions, steps, f"({steps}, any number)")
     if not (observed := columns_of(part.observations)):
@@ -191,6 +193,8 @@ def _check(part: _Part, limits: Limits, one_each: bool) -> None:
 def _named(table: Table, role: str, names: Sequence[str], way_out: str) -> str:
     if not (present := [name for name in names if name in table.columns]):
         shown = ", ".join(ascii(name) for name in sorted(table.columns)[:20]) or "nothing"
+        if role == REWARDS:  # as in OGBench's files of play
+            way_out = f"add one for each step, zeros if you train --agent bc; {reading.CONVERT}"
         raise DataError(f"{table.place}: missing {role} (found: {shown}); {way_out}")
     return present[0]
 
