@@ -18,7 +18,7 @@ from ..system import free_bytes
 # Rows per step of reductions: float64 copies of a million rows at once would double the memory.
 _BLOCK_ROWS = 65536
 
-# From here on data are mapped unasked, in bytes as float32: the processor's memory is then not needed for them.
+# From so many bytes as float32 on, data are mapped by default: they need no memory then.
 _LARGE = 2**28
 # Over the bytes of data in memory: their returns, their places and the temporary copies of training.
 _MARGIN = 1.3
