@@ -51,7 +51,7 @@ def relabel_dataset(env_name, env, dataset):
 """,
 }
 # Trajectories by x, of which the last observation has no action.
-ROWS = [[0, 1, 2, 3, 3, 3, 2, 1, 0], [3, 3, 2, 3, 1], [0] * 9]
+ROWS = [[3, 3, 2, 3, 1], [0, 1, 2, 3, 3, 3, 2, 1, 0], [0] * 9]
 
 
 def columns(**changes):
@@ -142,11 +142,11 @@ def test_a_set_is_fetched_relabeled_and_cut_where_the_environment_ends(server, f
     assert (task.name, task.env_id, task.horizon, task.target_returns) == ("mine", ENV, 6, (-1.0,))
     assert server.range_headers == [None, "bytes=100-"] and (folder / f"{FILE}.sha256").is_file()
     assert f"downloading OGBench's file from {server.url}" in capsys.readouterr().err
-    # x: 0 1 2 3 | 2 1; 2 3; 0 * 6 | 0 0; the last row of a trajectory has no action
-    np.testing.assert_array_equal(episodes.offsets, [0, 4, 6, 8, 14, 16])
-    np.testing.assert_array_equal(episodes.terminated, [True, False, True, False, False])
-    np.testing.assert_array_equal(episodes.rewards, [-1, -1, -1, 0, -1, -1, -1, 0, *[-1] * 8])
-    np.testing.assert_array_equal(episodes.observations[:8, 0], [0, 1, 2, 3, 2, 1, 2, 3])
+    # x: 2 3; 0 1 2 3 | 2 1; 0 * 6 | 0 0; the last row of a trajectory has no action
+    np.testing.assert_array_equal(episodes.offsets, [0, 2, 6, 8, 14, 16])
+    np.testing.assert_array_equal(episodes.terminated, [True, True, False, False, False])
+    np.testing.assert_array_equal(episodes.rewards, [-1, 0, -1, -1, -1, 0, -1, -1, *[-1] * 8])
+    np.testing.assert_array_equal(episodes.observations[:8, 0], [2, 3, 0, 1, 2, 3, 2, 1])
     assert (episodes.source, episodes.env_id, episodes.dataset) == ("ogbench", ENV, SET)
     assert "left out 4 steps that start or stay in the goal" in episodes.notes[-1]
     assert load_task("mine", f"ogbench:{SET}", max_episode_steps=3)[1].lengths.max() == 3
