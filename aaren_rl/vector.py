@@ -114,8 +114,8 @@ class VectorPolicy:
         supported = getattr(policy, "supports_reset", False)
         self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
-        self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
-        self._seeds = CHECK.seeds("seed", seed, n_envs)
+        self._targets = CHECK.targets(wanted, count := CHECK.integer("n_envs", n_envs, ENVS))
+        self._seeds = CHECK.seeds("seed", seed, count)
         self._draws = getattr(policy, "temperature", None) is not None
         if candidates is None and target_return is None:  # the best is asked for
             candidates = getattr(policy, "candidates", None)

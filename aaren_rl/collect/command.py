@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -140,7 +141,7 @@ def _write_levels(
             print(f"{folder}: already exists and is kept; delete it to write it again", file=sys.stderr)
             continue
         name, horizon, kwargs = f"collected-{file.stem}", config.horizon, config.env_kwargs
-        options = {"env_id": config.env_id, "env_kwargs": kwargs, "max_episode_steps": horizon}
+        options: dict[str, Any] = {"env_id": config.env_id, "env_kwargs": kwargs, "max_episode_steps": horizon}
         _, episodes = load_task(name, str(file), **options)
         description = f"made by aaren-rl collect, not a D4RL dataset; {'; '.join(episodes.notes)}"
         made = config.made_with

@@ -217,7 +217,7 @@ def restore(run: Run) -> None:
     run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())
     scores = (checkpoint.progress.get(name) for name in ("last", "best"))
     try:
-        kind = Score if run.task.env_id else Unplayed
+        kind: type[Score | Unplayed] = Score if run.task.env_id else Unplayed
         run.last, run.best = (None if tree is None else read(kind, tree) for tree in scores)
     except ValueError as error:
         raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error

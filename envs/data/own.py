@@ -137,9 +137,9 @@ def load_minari(
     if named is not None:
         played = known[0] if known and known[0].problem is None else Described(named)
     if played is None:
-        task, known = given.without(name, episodes), {"layout": spec.unflat, "action_start": spec.action_start}
-        known |= {key: value for key in _SPACE if (value := getattr(spec, key)) is not None}
-        return replace(task, **known), episodes
+        space: dict[str, Any] = {"layout": spec.unflat, "action_start": spec.action_start}
+        space |= {key: value for key in _SPACE if (value := getattr(spec, key)) is not None}
+        return replace(given.without(name, episodes), **space), episodes
     if played.problem is not None:
         raise DataError(played.problem)
     if played is spec.evaluated:

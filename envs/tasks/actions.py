@@ -52,9 +52,11 @@ def _is_real(action: gym.Space[Any]) -> bool:
 def _numbered(action: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> str:
     """Every combination as one integer; where there are too many, rounded real numbers."""
     shape = tuple(map(int, action.shape))
-    multi = isinstance(action, gym.spaces.MultiDiscrete)
-    counts = tuple(map(int, action.nvec.flat)) if multi else (2,) * math.prod(shape)
-    count, of_start = math.prod(counts), " + env.action_space.start" if multi and action.start.any() else ""
+    counts, of_start, multi = (2,) * math.prod(shape), "", isinstance(action, gym.spaces.MultiDiscrete)
+    if isinstance(action, gym.spaces.MultiDiscrete):
+        counts = tuple(map(int, action.nvec.flat))
+        of_start = " + env.action_space.start" if action.start.any() else ""
+    count = math.prod(counts)
     if count < MOST_ACTIONS:
         shaped = f"numpy.array(numpy.unravel_index(i, {counts})).reshape({shape})"
         wrap = _WRAP.format(f"lambda i: {shaped}{of_start}", f"gymnasium.spaces.Discrete({count})")

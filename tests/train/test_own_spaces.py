@@ -1,0 +1,103 @@
+"""Observations that are no vectors, no bounds and no time limit: trainings, and acting on what an environment gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import minari_sets
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from aaren_rl.envs import load_task
+from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.data.own import MARGIN
+from aaren_rl.export.model import make_model, make_onnx_policy
+from aaren_rl.train import train_policy
+from aaren_rl.vector import VectorPolicy
+
+SMALL: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "final_episodes": 2, "threads": 1}
+SEEN = Dict(place=Box(-1, 1, (2, 2)), room=Discrete(3, start=1))
+
+
+class Rooms(gym.Env):
+    """Two actions without bounds; an episode ends after nine steps, which no time limit says."""
+
+    observation_space, action_space = SEEN, Box(-np.inf, np.inf, (2,))
+
+    def __init__(self, price: float = 1.0) -> None:
+        self.price = price
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.observation_space.sample(), -self.price, self.time == 9, False, {}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """90 steps as the environment gives them, a dataset for each key; actions from -3 to 5."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    gym.register("Rooms-v0", Rooms, disable_env_checker=True)
+    rng, n = np.random.default_rng(0), 90
+    with h5py.File(tmp_path / "rooms.hdf5", "w") as made:
+        made["observations/place"], made["observations/room"] = rng.uniform(-1, 1, (n, 2, 2)), rng.integers(1, 4, n)
+        made["actions"] = np.linspace([-3.0, 0], [5.0, 1], n)
+        made["rewards"], made["terminals"] = np.ones(n), np.arange(n) % 9 == 8
+    yield tmp_path / "rooms.hdf5"
+    del gym.registry["Rooms-v0"]
+
+
+def test_a_policy_acts_on_what_its_environment_gives(file: Path, tmp_path: Path) -> None:
+    task, episodes = load_task("rooms", str(file), env_id="Rooms-v0")
+    wide = MARGIN * np.array([8.0, 1.0])
+    np.testing.assert_allclose([task.action_low, task.action_high], [np.array([-3, 0]) - wide, np.array([5, 1]) + wide])
+    assert (task.horizon, task.env_kwargs) == (1000, {"max_episode_steps": 1000})
+    assert {note.split(":")[0] for note in episodes.notes} >= {
+        "Rooms-v0 has no time limit",
+        "Rooms-v0 has unbounded actions",
+    }
+    policy = train_policy(
+        "rooms", source=str(file), env_id="Rooms-v0", env_kwargs={"price": 2.5}, out=tmp_path, **SMALL
+    ).policy
+    card = policy.card
+    assert card.env_kwargs == {"price": 2.5, "max_episode_steps": 1000} and card.observation_space["type"] == "Dict"
+    SEEN.seed(5)
+    single = [SEEN.sample() for _ in range(2)]
+    flat = np.stack([gym.spaces.flatten(SEEN, one) for one in single])
+    together = {key: np.stack([one[key] for one in single]) for key in SEEN}
+    exported = make_onnx_policy(make_model(policy, card))
+    for acting in (policy, exported):
+        expected, _ = acting.act(flat, np.zeros(2), acting.initial_state(2, 3.0))
+        for observation in (together, single):
+            found, _ = acting.act(observation, np.zeros(2), acting.initial_state(2, 3.0))
+            np.testing.assert_array_equal(found, expected)
+        vector = VectorPolicy(acting, n_envs=2, target_return=3.0)
+        np.testing.assert_array_equal(vector.act(together, np.zeros(2))[0], expected)
+        with pytest.raises(ValueError, match=r"observation: 'room' is missing.*act takes a batch"):
+            acting.act({"place": together["place"]}, np.zeros(2), acting.initial_state(2, 3.0))
+        with pytest.raises(ValueError, match=r"observation/room: has 9 in row 1; its space is 1 to 3"):
+            acting.act({**together, "room": [1, 9]}, np.zeros(2), acting.initial_state(2, 3.0))
+
+
+def test_minaris_evaluation_environment_is_played(file: Path, tmp_path: Path) -> None:
+    episodes = minari_sets.small(observation_dim=7, action_dim=2)
+    write_minari("mine/rooms-v0", episodes, env_id="Rooms-v0")
+    metadata = tmp_path / "minari" / "mine" / "rooms-v0" / "data" / "metadata.json"
+    values = json.loads(metadata.read_text())
+    spec = json.loads(values["env_spec"])
+    values["eval_env_spec"] = json.dumps({**spec, "kwargs": {"price": 100.0}})
+    metadata.write_text(json.dumps(values))
+    task, read = load_task("rooms", "minari:mine/rooms-v0")
+    assert (task.env_id, task.env_kwargs["price"]) == ("Rooms-v0", 100.0)
+    assert "evaluated in the dataset's eval_env_spec, Rooms-v0(price=100.0)" in read.notes
+    assert load_task("rooms", "minari:mine/rooms-v0", env_id="Rooms-v0")[0].env_kwargs == {"max_episode_steps": 1000}
