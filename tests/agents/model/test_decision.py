@@ -155,3 +155,15 @@ def test_tokens_are_those_of_the_papers(tokens_per_step: int) -> None:
 def test_a_config_that_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(ModelConfig(OBSERVATION, ACTION), **change)
+
+
+def test_weights_of_a_seed_do_not_depend_on_the_table_of_time_steps() -> None:
+    """Nor on that earlier versions had one always."""
+    shape = {"observation_dim": 3, "action_dim": 2, "width": 16, "layers": 1, "heads": 2, "max_timestep": 50}
+    told, not_told = [], []
+    for embedded, found in ((True, told), (False, not_told)):
+        torch.manual_seed(0)
+        found += DecisionModel(ModelConfig(**shape, timestep_embedding=embedded)).named_parameters()
+    weights = dict(told)
+    assert weights.pop("embed_timestep.weight").shape == (50, 16) and weights.keys() == dict(not_told).keys()
+    assert all(torch.equal(weights[name], weight) for name, weight in not_told)
