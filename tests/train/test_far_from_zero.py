@@ -37,7 +37,9 @@ def test_a_batch_has_the_digits_of_the_column(origin: float, spread: float) -> N
     raw[:, 1] = origin + spread * NEAR[:, 1]
     data = StepData(dataset(narrowed(raw)), 1.0)
     expected = (raw - raw.mean(0)) / raw.std(0)
-    np.testing.assert_allclose(data.observed(torch.arange(len(raw))), expected, atol=2e-5)
+    seen = data.observed(torch.arange(len(raw)))
+    assert seen.dtype == torch.float32
+    np.testing.assert_allclose(seen, expected, atol=2e-5)
 
 
 def test_other_columns_stay_float32_and_their_batches_the_same_bits() -> None:
