@@ -86,7 +86,7 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
     [
         ({"updtaes": 3}, "updtaes: unknown setting; did you mean updates"),
         ({"env": None, "source": "auto"}, "--env is missing"),
-        ({"env_kwargs": {"a": object()}}, "env_kwargs: Object of type object is not JSON"),
+        ({"env_kwargs": {"a": 1j}}, "env_kwargs: Object of type complex is not JSON"),
         ({"env_kwargs": "{"}, "env_kwargs is not JSON"),
         ({"threads": 0}, "threads: must be at least 1"),
         ({"device": "tpu"}, "--device 'tpu'"),
