@@ -28,7 +28,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
-_FILE = re.compile(r"<!-- file: (examples/(\w+\.py)) -->")
+_FILE = re.compile(r"<!-- file: (examples/(\w+\.(py|cpp|mjs))) -->")
+_LANGUAGES = {"py": "python", "cpp": "cpp", "mjs": "javascript"}
 _BENCHMARK = re.compile(r"<!-- benchmark: (\w+) -->")
 _FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
@@ -44,7 +45,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
-    markdown = _FILE.sub(lambda found: f'```python title="{found[2]}"\n{_text(found[1])}```', markdown)
+    markdown = _FILE.sub(lambda found: f'```{_LANGUAGES[found[3]]} title="{found[2]}"\n{_text(found[1])}```', markdown)
     markdown = _BENCHMARK.sub(lambda found: _benchmark(found[1]), markdown)
     formulas: list[str] = []
 

@@ -21,7 +21,8 @@ from aaren_rl.__main__ import COMMANDS as COMMANDS_OF_THE_PACKAGE
 from aaren_rl.bench.command import BENCHMARKS
 from aaren_rl.datasets.command import make_parser as datasets_parser
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOUND = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in FOUND if "node_modules" not in page.parts]
 BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:-m aaren_rl\.|aaren-rl )(\w\S*)")  # the two forms, each with the command's name
 NEEDS = re.compile(r"# needs (a GPU|the network)")
