@@ -13,9 +13,6 @@ from pathlib import Path
 
 from .errors import ResourcesError
 
-if sys.platform != "win32":
-    import resource
-
 # The group of processes that a container limits: files of the limit and of what is in use. In use is also the cache of
 # files, which the kernel frees where memory is short: these entries of memory.stat.
 _GROUPS = (
@@ -61,7 +58,9 @@ def free_bytes() -> float | None:
 
 def _below_limit() -> float:
     """What this process may still take below the limit of its data segment (`ulimit -d`)."""
-    if sys.platform == "win32":
+    try:
+        import resource  # of Unix alone
+    except ImportError:
         return math.inf
     try:
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]

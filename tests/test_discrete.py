@@ -115,6 +115,7 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
     sums, correct = [], []
     for episode in some:
         seen = (torch.from_numpy(episode.observations) - policy.observation_mean) / policy.observation_std
+        seen = seen.float()
         taken = torch.from_numpy(episode.actions)
         to_go = torch.arange(len(episode), 0, -1).float() / 100
         given = seen, torch.nn.functional.one_hot(taken, 2).float(), to_go, torch.arange(len(episode))

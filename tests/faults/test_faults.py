@@ -340,9 +340,10 @@ def cut(file: Path) -> None:
 
 
 def flip(file: Path) -> None:
-    """Flips a bit of the largest tensor."""
+    """Flips bits in the middle, of more bytes than lie between two tensors."""
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    for at in range(len(content) // 2, len(content) // 2 + 256):
+        content[at] ^= 1
     file.write_bytes(content)
 
 

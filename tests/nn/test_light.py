@@ -9,6 +9,7 @@ import pytest
 from checkout import ROOT
 from packaging.requirements import Requirement
 
+PAGE = ROOT / "docs" / "sequences.md"
 LIGHT = re.compile(r"pip install --no-deps -e \. && pip install ('torch.*)")
 
 SCRIPT = """
@@ -47,17 +48,16 @@ def test_no_other_package_is_imported():
 def test_the_light_installation_is_a_part_of_the_whole():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     whole = {need.name: need.specifier for need in map(Requirement, project["dependencies"])}
-    for page in ("README.md", "docs/sequences.md"):
-        (line,) = LIGHT.findall((ROOT / page).read_text("utf-8"))
-        light = [Requirement(text) for text in re.findall(r"'([^']+)'", line)]
-        assert [need.name for need in light] == ["torch", "numpy", "numba"]
-        assert {need.name: need.specifier for need in light}.items() <= whole.items()
+    (line,) = LIGHT.findall(PAGE.read_text("utf-8"))
+    light = [Requirement(text) for text in re.findall(r"'([^']+)'", line)]
+    assert [need.name for need in light] == ["torch", "numpy", "numba"]
+    assert {need.name: need.specifier for need in light}.items() <= whole.items()
 
 
 @pytest.mark.slow
 def test_a_light_installation_in_an_empty_environment(tmp_path):
-    """README's line, of the checkout instead of the index."""
-    (line,) = LIGHT.findall((ROOT / "README.md").read_text("utf-8"))
+    """The page's line, of the checkout instead of the index."""
+    (line,) = LIGHT.findall(PAGE.read_text("utf-8"))
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", ROOT], check=True)

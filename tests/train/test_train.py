@@ -193,7 +193,7 @@ def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Pat
     run = folder(tmp_path / "deep" / "runs")
     run.mkdir(parents=True)
     assert train(wrong) == 3 and run.is_dir()  # that one was there
-    assert train([*wrong, "--source", str(hopper_file), "--updates", "1"]) == 0
+    assert train([*arguments(hopper_file, tmp_path / "deep" / "runs"), "--updates", "1"]) == 0
 
 
 @pytest.mark.faults(15, 16)

@@ -176,7 +176,7 @@ def test_39_a_file_is_held_to_its_pin(server, folder):
 
 def test_a_wrong_file_leaves_nothing(server, folder, tmp_path):
     wrong = image(tmp_path / "wrong.hdf5", lambda file: file.attrs.update(env_id="HalfCheetah-v2"))
-    for server.content, reason in ((wrong, "HalfCheetah-v2"), (b"<html>Please log in</html>", "neither an HDF5")):
+    for server.content, reason in ((wrong, "HalfCheetah-v2"), (b"<html>Please log in</html>", "not a readable HDF5")):
         assert ".part" not in refused(server.url, "deleted", reason)
         assert names(folder) == set()
 
