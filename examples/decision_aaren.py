@@ -107,7 +107,7 @@ def train(episodes: Episodes, updates: int) -> DecisionAaren:
             step.step()
         model.zero_grad()
         averaged.update_parameters(model)
-        if update % 100 == 99:
+        if update % 100 == 99 or update == updates - 1:
             print(f"gradient step {update + 1}: loss {loss.item():.4f}", flush=True)
     return averaged.module.eval()
 

@@ -76,6 +76,7 @@ def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, 
     assert error.startswith("error: ") and "gone.hdf5: does not exist" in error and "train.log" in error
 
 
+@pytest.mark.slow
 @pytest.mark.defect(10)
 def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
     """Two files, the second under its own name, and a preset among the settings of train."""

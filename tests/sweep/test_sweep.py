@@ -252,6 +252,7 @@ def test_what_is_not_there_is_refused_at_once(
             run_cells(cells, ray_address=address)
 
 
+@pytest.mark.slow
 def test_runs_are_spread_over_gpus_each_of_which_sees_one(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
