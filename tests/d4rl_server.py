@@ -4,15 +4,12 @@ import hashlib
 import re
 import socket
 import struct
-import sys
-import threading
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import h5py
 import numpy as np
 import pytest
+from loopback import LoopbackServer, QuietHandler
 
 from aaren_rl.envs import DataError, load_episodes
 
@@ -21,7 +18,7 @@ NAME = "walker2d_full_replay-v2.hdf5"
 STEPS = 2000
 
 
-class Server(ThreadingHTTPServer):
+class Server(LoopbackServer):
     """Serves one file under the path that D4RL's server has it at; a client that hangs up is no error here."""
 
     daemon_threads = False  # so that server_close() waits for them
@@ -32,11 +29,11 @@ class Server(ThreadingHTTPServer):
     location = None  # where to redirect to
 
     def __init__(self, content):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.content = content
         self.etags, self.cuts = [], []  # of each answer: its ETag, and the number of bytes after which it ends
         self.requests, self.sent = [], []  # headers, and bytes of bodies
-        self.base = f"http://127.0.0.1:{self.server_address[1]}/mirror"
+        self.base = f"{self.host}/mirror"
         self.at = f"gym_mujoco_v2/{NAME}"
 
     @property
@@ -47,23 +44,8 @@ class Server(ThreadingHTTPServer):
     def range_headers(self):
         return [headers["Range"] for headers in self.requests]
 
-    @contextmanager
-    def serving(self):
-        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield self
-        self.shutdown()
-        thread.join()
 
-    def handle_error(self, request, client_address):
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
+class Handler(QuietHandler):
     def do_GET(self):
         server = self.server
         server.requests.append(self.headers)

@@ -2,23 +2,22 @@
 
 import hashlib
 import json
-import sys
 import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from loopback import LoopbackServer, QuietHandler
 
-class Hub(ThreadingHTTPServer):
+
+class Hub(LoopbackServer):
     """Serves `files`, by their path in the dataset repository `farama-minari/REPOSITORY`.
 
     `faults` are functions of a handler by the beginning of the paths that they answer in place of the server.
     """
 
     def __init__(self, repository):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.repository, self.files, self.faults, self.asked, self.named = repository, {}, {}, [], []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = self.host
         self.done = threading.Event()
 
     @property
@@ -35,24 +34,12 @@ class Hub(ThreadingHTTPServer):
         for path in folder.iterdir() if folder else ():
             self.files[f"{name}/data/{path.name}"] = path.read_bytes()
 
-    @contextmanager
-    def serving(self):
-        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield self
+    def stop(self):
         self.done.set()
-        self.shutdown()
-        thread.join()
-
-    def handle_error(self, request, client_address):
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+        super().stop()
 
 
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
+class Handler(QuietHandler):
     def do_HEAD(self):
         self.do_GET()
 
