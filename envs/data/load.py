@@ -150,13 +150,13 @@ def load_episodes(
         SimulationError: the local set could not be made.
     """
     task, origin = get_task(name), resolve(name, source)
-    if origin.kind == "minari":
-        raise UsageError(f"source {str(source)!r}: Minari data belong to another task; load them with load_task")
+    if origin.kind in ("minari", "ogbench"):
+        raise UsageError(f"source {str(source)!r}: its data belong to another task; load them with load_task")
     return load_of_table(task, origin, Reading(clip_actions, max_episode_steps, local_steps, progress))
 
 
 def load_of_table(task: D4RLTask | LocalTask, origin: Origin, reading: Reading) -> Episodes:
-    """`load_episodes` of an origin that is not Minari."""
+    """`load_episodes` of an origin of the table, or of a file."""
     reading.check_kind(origin.kind)
     kind = origin.kind
     if kind == "auto":

@@ -10,7 +10,7 @@ import pytest
 from d4rl_server import Server
 
 from aaren_rl.datasets.command import main
-from aaren_rl.envs import DataError, EnvsError, SimulationError, UsageError, load_task
+from aaren_rl.envs import DataError, EnvsError, SimulationError, UsageError, load_episodes, load_task
 from aaren_rl.envs.data import download
 from aaren_rl.envs.data.load import resolve
 from aaren_rl.envs.data.ogbench import load_ogbench, ogbench_names
@@ -266,3 +266,9 @@ def test_the_rewards_are_those_of_the_package_itself(folder):
     rows = zip(theirs["observations"], theirs["rewards"], theirs["masks"], strict=True)
     assert all(ours[tuple(row)] == reward if tuple(row) in ours else not mask for row, reward, mask in rows)
     assert 0 < episodes.terminated.sum() < len(episodes) <= len(ours) < 396
+
+
+def test_a_task_of_d4rl_does_not_take_the_data_of_another():
+    for source in (f"ogbench:{SET}", "minari:pointmaze/medium-v0"):
+        with pytest.raises(UsageError, match="its data belong to another task; load them with load_task"):
+            load_episodes("hopper-medium", source)
