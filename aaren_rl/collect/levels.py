@@ -152,10 +152,8 @@ class Source:
         else:
             rows = self.choice.medium.steps // self.config.envs
             experience = {key: array[:rows] for key, array in self.saved.experience.items()}
-            units, resumed = (
-                ActionUnits(inspect_spaces(env_id, **self.config.env_kwargs).action),
-                [row for row in self.saved.resumed if row < rows],
-            )
+            units = ActionUnits(inspect_spaces(env_id, **self.config.env_kwargs).action)
+            resumed = [row for row in self.saved.resumed if row < rows]
             episodes = split_experience(experience, units, name, env_id, resumed)
         values = (len(episodes), episodes.n_steps, float(episodes.returns.mean()), float(episodes.lengths.mean()))
         statistics: dict[str, float] = dict(zip(_STATISTICS, values, strict=True))

@@ -51,21 +51,24 @@ class HeldOut:
 
 def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, HeldOut | None]:
     """Split episodes into training and held-out ones; None if there are too few, see `split`."""
-    kept = keep_out(episodes, share, seed)
-    return split(episodes, share, seed)[0], kept
+    training, kept = split(episodes, share, seed)
+    return training, None if kept is None else _with_floor(episodes, kept, held_out(len(episodes), share, seed))
 
 
 def keep_out(episodes: Episodes, share: float, seed: int) -> HeldOut | None:
     """The held-out episodes alone."""
     chosen = held_out(len(episodes), share, seed)
-    if not chosen.size:
-        return None
+    return _with_floor(episodes, episodes.take(chosen), chosen) if chosen.size else None
+
+
+def _with_floor(episodes: Episodes, kept: Episodes, chosen: npt.NDArray[np.int64]) -> HeldOut:
+    """The episodes `kept`, those of `episodes` with the indices `chosen`, with their noise variance if it is known."""
     try:
         variance = action_noise_variance(episodes)
     except DataError:  # data options modified the local dataset, so steps no longer match its stored noise variance
         variance = None
     rows = episodes.rows(chosen)
-    return HeldOut(episodes.take(chosen), None if variance is None else float(variance[rows].mean()))
+    return HeldOut(kept, None if variance is None else float(variance[rows].mean()))
 
 
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:

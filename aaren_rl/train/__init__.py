@@ -8,7 +8,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,13 +111,14 @@ def train_policy(
     from .session import run_training
     from .settings import Job, run_folder
 
-    file = None
-    if episodes is not None:
-        from .own_episodes import as_settings, save
-
-        settings, file = as_settings(episodes, env, Path(out), settings)
-    else:
+    save: Callable[[], object] | None = None
+    if episodes is None:
         settings = {"env": env, **settings}
+    else:
+        from . import own_episodes
+
+        settings, file = own_episodes.as_settings(episodes, env, Path(out), settings)
+        save = partial(own_episodes.save, episodes, file)
     named = {**settings, "agent": agent, "seed": seed}
     typed = {name: value for name, value in named.items() if value is not None}
     typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
@@ -130,8 +131,8 @@ def train_policy(
             raise UsageError(f"env_kwargs: {error}; give numbers, words and lists of them") from error
     job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
     made = job.make_config()
-    if episodes is not None and file is not None:
-        save(episodes, file)
+    if save is not None:
+        save()
     if run_training(job, made) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")
     return TrainingResult(run_folder(made, job.out))

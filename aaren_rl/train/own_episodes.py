@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ..envs import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
@@ -34,11 +31,7 @@ def as_settings(episodes: object, env: object, out: Path, settings: dict[str, An
         made |= _of_environment(env, settings)
         env = None
     name = env or default_name(episodes.dataset or "own-data")
-    digest = hashlib.sha256()
-    for array in (episodes.observations, episodes.actions, episodes.rewards, episodes.offsets, episodes.terminated):
-        digest.update(repr((array.shape, array.dtype)).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    path = out / name / f"data-{digest.hexdigest()[:12]}.hdf5"
+    path = out / name / f"data-{episodes.sha256()[:12]}.hdf5"
     return {**made, "env": name, "source": str(path)}, path
 
 

@@ -79,12 +79,9 @@ def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episod
     """
     held = Limits(**limits)
     with npz_columns(path) as columns:
-        tables, name, way_out = (
-            [Table(str(path), columns)],
-            dataset or path.stem,
-            f"write it with numpy.savez; {CONVERT}",
-        )
-        return Episodes(**assemble(tables, held, path=str(path), file=path, way_out=way_out, dataset=name))
+        labels: dict[str, Any] = {"path": str(path), "file": path, "dataset": dataset or path.stem}
+        way_out = f"write it with numpy.savez; {CONVERT}"
+        return Episodes(**assemble([Table(str(path), columns)], held, way_out=way_out, **labels))
 
 
 @contextmanager

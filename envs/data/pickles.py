@@ -1,6 +1,6 @@
 """Pickled trajectories, as kzl/decision-transformer has them, read by another process that runs none of their code.
 
-A pickle names functions to call. Here a name is looked up in a table of seven, none of which is the library's own:
+A pickle names functions to call. Here a name is looked up in a table of nine, none of which is the library's own:
 arrays, dtypes and scalars are put together from their bytes by the functions below, and another name ends the reading.
 """
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from policies import make_card, make_policy
 
+from aaren_rl.agents.model.scaling import FAR
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.data.minari.read import read_minari
 from aaren_rl.envs.data.minari.write import write_minari
-from aaren_rl.envs.data.observations import moments, narrowed, read_observations
+from aaren_rl.envs.data.observations import is_far, moments, narrowed, read_observations
 from aaren_rl.envs.data.storage import allocate, gather, release, should_map
 from aaren_rl.export.model import make_model, make_onnx_policy
 from aaren_rl.policies.card import card_from_json
@@ -167,3 +168,9 @@ def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
 def test_a_card_keeps_the_digits_of_a_mean() -> None:
     card = make_card(make_policy().model, observation_mean=[1.7e9 + 0.123456] * 3)
     assert card_from_json(vars(card) | {"return_range": None}).observation_mean[0] == 1.7e9 + 0.123456
+
+
+def test_data_and_policies_agree_on_what_is_far() -> None:
+    """Otherwise a policy would take observations of float64 data in float32, or the other way round."""
+    near, far = np.nextafter(FAR, 0.0), np.nextafter(FAR, 2 * FAR)
+    assert is_far(np.array([near, far, -far]), np.ones(3)).tolist() == [False, True, True]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from checkout import ROOT
 
+import aaren_rl
 from aaren_rl import Episodes, load_policy, train_policy
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
@@ -170,3 +175,16 @@ def test_the_environment_that_is_given_counts(there: str, capsys: pytest.Capture
     assert note in capsys.readouterr().out
     assert train(["--env-id", "Hopper-v2", "--source", "old.hdf5", "--env", "hop"]) == 5
     assert "use Hopper-v4, which has the same dynamics" in capsys.readouterr().err
+
+
+def test_the_code_on_the_front_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On logs of its names, with a small model; `observation` and `reward` are the reader's."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^    import numpy.*?(?=\n\n-)", text, re.DOTALL | re.MULTILINE)
+    rows = np.arange(600)
+    logs = {"observations": np.sin(rows[:, None] / [3, 5]), "actions": np.cos(rows[:, None] / 4), "rewards": rows % 2}
+    np.savez("logs.npz", **logs, ends=rows % 50 == 49)
+    monkeypatch.setattr(aaren_rl, "train_policy", functools.partial(train_policy, **SMALL), raising=False)
+    found: dict[str, Any] = {"observation": logs["observations"][0], "reward": 0.0}
+    exec(textwrap.dedent(code), found)
+    assert found["action"].shape == (1, 1) and np.isfinite(found["action"]).all()
