@@ -118,6 +118,34 @@ def is_vector(layout: Layout) -> bool:
     return layout["type"] == "Box" and len(layout["shape"]) == 1
 
 
+def parts_of(layout: Layout, name: str = "observations") -> dict[str, int]:
+    """The parts of an observation in the order in which they are flattened, by name, and the columns of each."""
+    if layout["type"] not in ("Dict", "Tuple"):
+        return {name: flat_size(layout)}
+    found: dict[str, int] = {}
+    for key, part in _parts(layout).items():
+        found |= parts_of(part, f"{name}/{key}")
+    return found
+
+
+def rearranged(given: Layout | None, wanted: Layout | None) -> npt.NDArray[np.int64] | None:
+    """The columns (O,) of flat observations of `given` in the order of `wanted`; None: they are in it, or not known.
+
+    Gymnasium's Dict sorts the keys of a dict, and keeps the order of keyword arguments. ValueError: they have other
+    parts.
+    """
+    if given is None or wanted is None:
+        return None
+    here, there = parts_of(given), parts_of(wanted)
+    if here != there:
+        told = [", ".join(f"{name.partition('/')[2]} ({size})" for name, size in of.items()) for of in (here, there)]
+        raise ValueError(f"have the parts {told[0]}, not {told[1]}")
+    if list(here) == list(there):
+        return None
+    firsts = dict(zip(here, np.cumsum([0, *here.values()])[:-1].tolist(), strict=True))
+    return np.concatenate([np.arange(firsts[name], firsts[name] + size) for name, size in there.items()])
+
+
 def flatten_batch(
     layout: Layout | None,
     tree: Any,  # noqa: ANN401  arrays, or dicts and tuples of them

@@ -255,10 +255,17 @@ def _held_out(run: Path, file: str, card: PolicyCard, clip_actions: bool) -> Hel
     """
     if file:
         held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
+        held["layout"] = card.observation_space
         held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
         check_file(Path(file))
         # No episode in this environment is longer than its horizon.
         episodes = read_file(file, clip_actions=clip_actions, max_episode_steps=card.horizon, **held)
+        try:
+            episodes = episodes.arranged(card.observation_space)
+        except ValueError as error:
+            raise DataError(
+                f"{file}: observations {error}, which {run} was trained on; give episodes of that"
+            ) from error
         if episodes.env_id is not None and unversioned(episodes.env_id) != unversioned(card.env_id):
             raise DataError(f"{file}: is of {episodes.env_id}, and {run} of {card.env_id}; give episodes of that")
         for note in episodes.notes:

@@ -13,7 +13,8 @@ from gymnasium.spaces import Discrete
 from ..cli import progress_bar
 from ..envs import Reference, SequencePolicy, make_env, normalized_score, rollout
 from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
-from ..envs.tasks.environment import close_env
+from ..envs.spaces import Layout, is_vector, parts_of
+from ..envs.tasks.environment import close_env, inspect_spaces
 from ..errors import CheckpointError, UsageError
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import AUTO, find_agent, target_number
@@ -160,6 +161,8 @@ def check_fits(card: PolicyCard) -> None:
     """
     if not card.env_id:
         raise UsageError(f"{card.env}: was trained without an environment, and this needs one; train with --env-id ID")
+    if card.observation_space is not None:
+        _check_parts(card, card.observation_space)
     env = make_env(card.env_id, **card.env_kwargs)
     seen, space = env.observation_space.shape, env.action_space
     close_env(env)
@@ -175,6 +178,19 @@ def check_fits(card: PolicyCard) -> None:
             f"the policy was trained on {card.dataset} with {own} observations and {wanted}, {card.env_id} has {seen} "
             f"and {space}; choose another environment"
         )
+
+
+def _check_parts(card: PolicyCard, trained: Layout) -> None:
+    """Raise CheckpointError where an environment flattens observations in another way than a policy was trained on."""
+    shown = inspect_spaces(card.env_id, **card.env_kwargs).layout
+    here, there = list(parts_of(trained).items()), list(parts_of(shown).items())
+    if is_vector(shown) or here == there:  # of what flattens itself, the parts are not known
+        return
+    told = [", ".join(f"{name.partition('/')[2]} ({size})" for name, size in of) for of in (here, there)]
+    raise CheckpointError(
+        f"the policy was trained on observations of {told[0]}, {card.env_id} flattens {told[1]}; train with --env-id "
+        f"{card.env_id}, which puts the data in that order"
+    )
 
 
 def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:

@@ -143,10 +143,18 @@ def assemble(
         "rewards": rewards[:n_steps],
         "offsets": np.concatenate(([0], ends)),
         "terminated": marked.terminated[ends - 1],
+        "layout": _layout(parts[0].observations, limits.layout),
         "path": path,
         **labels,
         "notes": (*notes, *labels.get("notes", ())),
     }
+
+
+def _layout(tree: Tree, layout: Layout | None) -> Layout | None:
+    """What the columns were flattened by; None: they were vectors, of whose parts nothing is known."""
+    if not isinstance(tree, Mapping | Sequence):
+        return None
+    return layout_of_columns(tree) if layout is None or is_flat(layout) else layout
 
 
 def _pick(table: Table, way_out: str) -> _Part:
@@ -253,6 +261,15 @@ def _read(
     return observations, actions, rewards
 
 
+def layout_of_columns(tree: Tree) -> Layout:
+    """The layout by which columns are flattened that come without a space."""
+    if isinstance(tree, Mapping):
+        return {"type": "Dict", "subspaces": {key: layout_of_columns(tree[key]) for key in sorted(tree)}}
+    if isinstance(tree, Sequence):
+        return {"type": "Tuple", "subspaces": [layout_of_columns(part) for part in tree]}
+    return {"type": "Box", "shape": list(tree.shape[1:])}
+
+
 def width_of(tree: Tree, layout: Layout | None) -> int:
     """The numbers of an observation once it is flattened."""
     if layout is None or is_flat(layout):
@@ -285,7 +302,7 @@ def _values(tree: Tree, steps: int) -> Any:  # noqa: ANN401
 
 def _note_shapes(part: _Part, layout: Layout | None, notes: list[str]) -> None:
     observed = columns_of(part.observations)
-    if len(observed) > 1:
+    if len(observed) > 1 and layout is None:
         notes.append(f"observations are {', '.join(map(reading.name_of, observed))}, side by side")
     for column in (*observed, part.actions):
         if len(column.shape) > 2 and (layout is None or column is part.actions):

@@ -131,7 +131,7 @@ def episode_ends(
         tried = "" if max_episode_steps is None else f" within {max_episode_steps} steps"
         raise DataError(
             f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
-            f"{tried}; set timeouts to 1 at the last step of each, or give their length with --max-episode-steps"
+            f"{tried}; set timeouts to 1 at the last step of each, or give their length, --max-episode-steps"
         )
     if cut := int((~ended[ends - 1]).sum()):
         notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")

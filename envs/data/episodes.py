@@ -8,9 +8,10 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from ..spaces import Layout, rearranged
 from . import memory
 from .observations import Statistics, statistics
-from .storage import blocks, gather
+from .storage import MappedArray, allocate, blocks, gather, release
 from .storage import row_blocks as row_blocks
 
 _STEPS = ("observations", "actions", "rewards")
@@ -53,7 +54,8 @@ class Episodes(Sequence[Episode]):
     float64 where a column lies so far from zero that float32 loses what it is about; episode e has the rows
     offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
     here from shipped policies), "minari", "ogbench" or "file"; `env_id` is the environment named in the data; `notes`
-    list what reading left out or changed. ValueError: the arrays do not fit together.
+    list what reading left out or changed. `layout` is that of observations that were dicts or tuples, whose parts the
+    columns are. ValueError: the arrays do not fit together.
     """
 
     observations: npt.NDArray[Any]
@@ -66,6 +68,7 @@ class Episodes(Sequence[Episode]):
     path: str = ""
     env_id: str | None = None
     notes: tuple[str, ...] = ()
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         actions = "1-d int64" if self.discrete else "2-d float32"
@@ -106,10 +109,11 @@ class Episodes(Sequence[Episode]):
             rewards: (N,), as all flags.
             terminals: 1 at the steps at which the environment ended the episode.
             timeouts: 1 at the last step of an episode that was cut, by a time limit or by the end of the recording.
-            options: `observation_space`, a Gymnasium space to flatten by; `max_episode_steps`, after which episodes end
-                at the latest; `dataset`, a name; `env_id`.
+            options: flags of other names, as in files: `dones`, `ends`, ...; `observation_space`, a Gymnasium space to
+                flatten by; `max_episode_steps`, after which episodes end at the latest; `dataset`, a name; `env_id`.
 
         Raises:
+            UsageError: another argument.
             DataError: shapes do not fit, a value is no finite number, or no step ends an episode.
         """
         steps = {"observations": observations, "actions": actions, "rewards": rewards}
@@ -201,6 +205,22 @@ class Episodes(Sequence[Episode]):
     def best(self, fraction: float) -> "Episodes":
         """The `fraction` of the episodes with the highest returns, one at least, in the order of the dataset."""
         return self if fraction == 1 else self.take(best_of(self.returns, fraction))
+
+    def arranged(self, layout: Layout | None) -> "Episodes":
+        """The episodes with the columns of observations in the order of a layout, where both are known.
+
+        ValueError: it has other parts.
+        """
+        order = rearranged(self.layout, layout)
+        if order is None:
+            return self
+        found = self.observations
+        moved = allocate(found.shape, found.dtype, isinstance(found, MappedArray))
+        for rows in row_blocks(len(found)):
+            moved[rows] = found[rows][:, order]
+            release(found)
+            release(moved)
+        return replace(self, observations=moved, layout=layout)
 
     def outline(self, indices: npt.ArrayLike) -> "Episodes":
         """As `take`, without columns of observations and actions, which are most of the memory."""

@@ -25,7 +25,7 @@ from .minari.read import minari_id
 from .minari.remote import installed
 from .minari.spec import check_minari_id, minari_data_dir, split_version
 from .ogbench import load_ogbench, ogbench_names
-from .own import Environment, held_to_horizon, load_minari, settled
+from .own import Environment, arranged, held_to_horizon, load_minari, settled
 from .sources import MINARI, OGBENCH, Source, each
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
@@ -226,7 +226,7 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
                 "file was made for, or evaluate on another environment with --env-id"
             )
     else:
-        episodes = chosen_env_id(episodes, task.env_id)
+        episodes = arranged(task, chosen_env_id(episodes, task.env_id))
     return held_to_horizon(task, episodes)
 
 

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DataError, one_line
+from ..errors import DataError, UsageError, one_line
 from ..spaces import layout_of, transposed
 from .assemble import KNOWN_NAMES, OBSERVATIONS, STEP_NAMES, Limits, Table, assemble
 from .columns import ArrayColumn, Tree
+from .ends import END_NAMES
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
 _KEYS = "give a dict of observations, actions, rewards, and terminated or truncated where they are known"
+_LABELS = ("dataset", "env_id", "source", "notes")
 _DEPTH = 16
 
 
@@ -23,10 +25,12 @@ def from_columns(
     *,
     observation_space: "gym.Space[Any] | None" = None,
     max_episode_steps: int | None = None,
-    **labels: Any,  # noqa: ANN401  fields of `Episodes`
+    **others: Any,  # noqa: ANN401  flags of other names, and fields of `Episodes`
 ) -> dict[str, Any]:
     """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
-    given = {name: value for name, value in columns.items() if value is not None}
+    flags = {name: others[name] for name in END_NAMES if name in others}
+    labels = _labels({name: value for name, value in others.items() if name not in flags})
+    given = {name: value for name, value in {**columns, **flags}.items() if value is not None}
     limits = _limits(observation_space, max_episode_steps)
     return _made([_table("", given)], limits, one_each=False, **labels)
 
@@ -38,12 +42,22 @@ def from_trajectories(
     **labels: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """The fields of `Episodes` of trajectories, one each; see `Episodes.from_trajectories`."""
+    labels = _labels(labels)
     if isinstance(trajectories, Mapping | str | bytes) or not isinstance(trajectories, Iterable):
         raise DataError(f"trajectories: are a {type(trajectories).__name__}, not a list of episodes; {_KEYS} for each")
     tables = [_table(f"trajectory {i}", _fields(i, one)) for i, one in enumerate(trajectories)]
     if not tables:
         raise DataError(f"trajectories: there are none; {_KEYS} for each")
     return _made(tables, _limits(observation_space, None), one_each=True, **labels)
+
+
+def _labels(given: dict[str, Any]) -> dict[str, Any]:
+    if unknown := [name for name in given if name not in _LABELS]:
+        raise UsageError(
+            f"{unknown[0]}: is no argument; columns are named as in files, such as terminals, timeouts, dones or ends, "
+            f"and the options are observation_space, max_episode_steps, {', '.join(_LABELS)}"
+        )
+    return given
 
 
 def _limits(space: "gym.Space[Any] | None", max_episode_steps: int | None) -> Limits:

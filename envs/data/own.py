@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, UsageError
+from ..spaces import parts_of
 from ..tasks.built_in import BUILT_IN
 from ..tasks.environment import check_reference, own_task
 from ..tasks.table import TASKS, Reference, Task
@@ -54,7 +55,23 @@ class Environment:
             action_high=any_bound,
             env_kwargs={},
             reference=self.reference,
+            layout=episodes.layout,
         )
+
+
+def arranged(task: Task, episodes: Episodes) -> Episodes:
+    """The episodes with their observations' parts in the order of the task's, noted; DataError: it has other parts."""
+    try:
+        found = episodes.arranged(task.layout)
+    except ValueError as error:
+        raise DataError(
+            f"{episodes.path or episodes.dataset}: observations {error}, which are those of {task.env_id}; choose the "
+            "environment it was recorded on"
+        ) from error
+    if found is episodes:
+        return episodes
+    order = ", ".join(name.partition("/")[2] for name in parts_of(found.layout or {}))
+    return replace(found, notes=(*found.notes, f"observations are in the order of {task.env_id}: {order}"))
 
 
 def settled(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
@@ -149,7 +166,8 @@ def load_minari(
     limit = given.max_episode_steps or played.max_episode_steps
     task = replace(given, env_kwargs=kwargs, max_episode_steps=limit).task(name, played.env_id)
     clips = clip_actions or (spec.recorded is not None and spec.recorded.clips)
-    episodes = check_fit(task, replace(episodes, notes=(*episodes.notes, *notes)), clips)
+    episodes = arranged(task, replace(episodes, notes=(*episodes.notes, *notes)))
+    episodes = check_fit(task, episodes, clips)
     return task, episodes if played is spec.evaluated else held_to_horizon(task, episodes)
 
 

@@ -18,7 +18,7 @@ from .sources import Source, expand
 from .storage import allocate
 
 _STEPS = ("observations", "actions", "rewards", "terminated")
-_SAME = ("env_id", "observation_dim", "action_dim", "n_actions", "action_start", "action_low", "action_high")
+_SAME = ("env_id", "observation_dim", "layout", "action_dim", "n_actions", "action_start", "action_low", "action_high")
 
 
 def load_task(
@@ -64,7 +64,7 @@ def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
-    steps = {key: _end_to_end([getattr(part, key) for part in parts]) for key in _STEPS}
+    steps: dict[str, Any] = {key: _end_to_end([getattr(part, key) for part in parts]) for key in _STEPS}
     starts = np.cumsum([0, *(part.n_steps for part in parts)])
     ends = [part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
     kinds, env_ids = ({getattr(part, key) for part in parts} for key in ("source", "env_id"))

@@ -124,7 +124,7 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
             hint = (
                 "; correct the name" if find_spec("ogbench") else "; it is OGBench's: pip install 'aaren-rl[ogbench]'"
             )
-        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}{hint}") from error
+        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error).rstrip('.')}{hint}") from error
     except RAISED as error:
         moved = isinstance(error, ImportError) and (newer := f"{unversioned(env_id)}-v4") in gym.registry
         hint = f"; use {newer}, which has the same dynamics" if moved else ""

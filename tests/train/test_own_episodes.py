@@ -188,3 +188,65 @@ def test_the_code_on_the_front_page_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     found: dict[str, Any] = {"observation": logs["observations"][0], "reward": 0.0}
     exec(textwrap.dedent(code), found)
     assert found["action"].shape == (1, 1) and np.isfinite(found["action"]).all()
+
+
+class Arm(gym.Env):
+    """A Dict of keyword arguments keeps their order, and Gymnasium flattens by it; a dict's keys are sorted."""
+
+    observation_space = gym.spaces.Dict(joint=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+gym.register("KeywordArm-v0", Arm, max_episode_steps=10)
+
+
+def of_the_arm() -> Episodes:
+    rng, rows = np.random.default_rng(0), 500
+    parts = {"gps": 5 + rng.normal(size=(rows, 2)), "joint": rng.normal(size=(rows, 3))}
+    return Episodes.from_arrays(parts, rng.uniform(-1, 1, (rows, 1)), np.ones(rows), ends=np.arange(rows) % 10 == 9)
+
+
+def test_parts_of_observations_are_in_the_order_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = train_policy("arm", episodes=of_the_arm(), env_id="KeywordArm-v0", **SMALL).policy
+    assert list(policy.card.observation_space["subspaces"]) == ["joint", "gps"]
+    assert np.round(policy.card.observation_mean).tolist() == [0, 0, 0, 5, 5]
+    assert "observations are in the order of KeywordArm-v0: joint, gps" in "".join(capsys.readouterr())
+    state = policy.initial_state(1)
+    by_name, _ = policy.act([{"gps": [5.0, 6.0], "joint": [1.0, 0.0, -1.0]}], [0.0], state)
+    np.testing.assert_array_equal(by_name, policy.act([[1.0, 0.0, -1.0, 5.0, 6.0]], [0.0], state)[0])
+
+
+def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train_policy("logs", episodes=of_the_arm(), **SMALL)
+    policy, state = run.policy, run.policy.initial_state(1)
+    assert list(policy.card.observation_space["subspaces"]) == ["gps", "joint"]
+    with pytest.raises(ValueError, match="'joint' is missing"):
+        policy.act([{"gps": [5.0, 6.0], "arm": [1.0, 0.0, -1.0]}], [0.0], state)
+    assert evaluate([str(run.folder), "--env-id", "KeywordArm-v0", "--episodes", "1"]) == 4
+    assert "trained on observations of gps (2), joint (3), KeywordArm-v0 flattens joint (3), gps (2)" in (
+        capsys.readouterr().err
+    )
+    (file,) = Path("runs/logs").glob("data-*.hdf5")
+    with h5py.File(file, "r+") as data:
+        data.attrs["observation_space"] = '{"type": "Box", "shape": [4]}'
+    with pytest.raises(DataError, match="does not describe the 5 columns"):
+        read_hdf5(file)
+
+
+def test_other_parts_and_other_arguments_are_refused() -> None:
+    class Hand(Arm):
+        observation_space = gym.spaces.Dict(wrist=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
+
+    gym.register("Hand-v0", Hand, max_episode_steps=10)
+    with pytest.raises(DataError, match=r"have the parts gps \(2\), joint \(3\), not wrist \(3\), gps \(2\)"):
+        train_policy("hand", episodes=of_the_arm(), env_id="Hand-v0", **SMALL)
+    gym.registry.pop("Hand-v0")
+    with pytest.raises(UsageError, match="end_flags: is no argument"):
+        Episodes.from_arrays([[0.0]], [[0.0]], [0.0], end_flags=[1])

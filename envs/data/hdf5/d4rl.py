@@ -1,6 +1,7 @@
 """D4RL's HDF5 layout: reading it into episodes, with every fault named, and writing it."""
 
 import io
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...errors import one_line
+from ...errors import DataError, one_line
 from ...files import write_whole
+from ...spaces import Layout, checked_layout, flat_size
 from ...tasks.table import D4RL_SERVER, D4RLTask
 from ..assemble import Limits, assemble
 from ..columns import CONVERT
@@ -22,6 +24,7 @@ from .opening import open_hdf5
 _REQUIRED = ("observations", "actions", "rewards")
 _FLAGS = ("terminals", "timeouts")
 _LAYOUT = "D4RL's layout"
+_SPACE = "observation_space"  # attribute: the layout of observations that were dicts or tuples, as JSON
 
 
 def d4rl_dataset_dir() -> Path:
@@ -41,8 +44,9 @@ def read_hdf5(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
     """Read an HDF5 file: observations (N, O), actions (N, A), rewards, terminals and timeouts (N,), as in D4RL's.
 
     A group of observations is laid side by side, as Gymnasium flattens a dict. Integers as actions, (N,) or (N, 1), are
-    discrete. Ends of episodes may have the names of `ends.END_NAMES`. Files of d3rlpy and robomimic, whose episodes
-    are apart, are read, too. `limits` are the fields of `assemble.Limits`.
+    discrete. The attribute "observation_space" names the parts of flat observations that were dicts or tuples. Ends of
+    episodes may have the names of `ends.END_NAMES`. Files of d3rlpy and robomimic, whose episodes are apart, are read,
+    too. `limits` are the fields of `assemble.Limits`.
 
     Real numbers become float32. Episodes end where a flag is set, and after `max_episode_steps` at the latest. An
     unfinished last one is left out, with a note, as are D4RL Ant's 84 zero columns where `observation_dim` is 27.
@@ -58,19 +62,33 @@ def read_hdf5(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
         tables, one_each = read_tables(file, found)
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
-        return Episodes(
-            **assemble(
-                tables,
-                held,
-                path=str(path),
-                file=path,
-                way_out=f"use a file in {_LAYOUT}, or convert it: {CONVERT}",
-                one_each=one_each,
-                dataset=dataset or path.stem,
-                env_id=env_id,
-                notes=(*found, *(f"{name}: {text}" for name, text in provenance.items() if text is not None)),
-            )
+        fields = assemble(
+            tables,
+            held,
+            path=str(path),
+            file=path,
+            way_out=f"use a file in {_LAYOUT}, or convert it: {CONVERT}",
+            one_each=one_each,
+            dataset=dataset or path.stem,
+            env_id=env_id,
+            notes=(*found, *(f"{name}: {text}" for name, text in provenance.items() if text is not None)),
         )
+        if _SPACE in file.attrs:
+            fields["layout"] = _read_layout(path, file.attrs[_SPACE], fields["observations"].shape[1])
+        return Episodes(**fields)
+
+
+def _read_layout(path: Path, text: object, columns: int) -> Layout:
+    try:
+        layout = checked_layout(json.loads(str(text)))
+        if flat_size(layout) != columns:
+            raise ValueError(f"are {flat_size(layout)} numbers")
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}:{_SPACE} does not describe the {columns} columns of observations: they {one_line(error)}; delete "
+            "the attribute"
+        ) from error
+    return layout
 
 
 def read_env_id(path: Path) -> str | None:
@@ -103,4 +121,6 @@ def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[
         for key, array in arrays.items():
             file.create_dataset(key, data=array, compression="gzip", compression_opts=4)
         file.attrs.update(attrs)
+        if episodes.layout is not None:
+            file.attrs[_SPACE] = json.dumps(episodes.layout)
     write_whole(Path(path), image.getbuffer())

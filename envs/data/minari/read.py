@@ -169,7 +169,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     if n_open := ended.count(False):  # it ended where the next one began
         notes.append(f"treated {n_open:,} episodes without a mark at their end as truncated")
     episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
-    episodes = replace(episodes, observations=observations[: episodes.n_steps])
+    episodes = replace(episodes, observations=observations[: episodes.n_steps], layout=layout)
     if spec.n_actions is not None:
         columns.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)
     if spec.action_low is not None and spec.action_high is not None:
