@@ -33,7 +33,8 @@ Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl
 
 The file holds one environment step, for any number of environments: observation, last reward and state in, action and
 new state out. Normalization, return-to-go, timestep, action range and metadata are inside.
-The actions are tested against PyTorch over 1,000 steps of the policy's environment. If they differ, nothing is written.
+The actions are tested against PyTorch over 1,000 steps of the policy's environment, or of random observations for a
+policy that was trained without one. If they differ, nothing is written.
 
 RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 """
@@ -96,11 +97,18 @@ def export(arguments: argparse.Namespace) -> int:
     card = dataclasses.replace(
         policy.card, rollout=policy.rollout, rollout_context=policy.context_length, weights=weights
     )
-    check_fits(card)
+    if card.env_id:
+        check_fits(card)
+    elif arguments.quantize is not None:
+        raise UsageError(
+            f"--quantize {arguments.quantize}: its file is compared by scores, and the policy was trained without an "
+            "environment; leave it out, or train with --env-id ID"
+        )
     model, difference = checked_model(policy, card, arguments.precision, seed)
+    differing = "probabilities" if policy.discrete else "actions"
     print(
         f"{arguments.precision} model checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of "
-        f"{card.env_id}: the {'probabilities' if policy.discrete else 'actions'} differ by at most {difference:.1e}"
+        f"{card.env_id or 'random observations'}: the {differing} differ by at most {difference:.1e}"
     )
     if arguments.quantize is not None:
         small = make_model(policy, card, arguments.quantize)

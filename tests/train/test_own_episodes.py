@@ -23,6 +23,7 @@ from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.errors import AarenRLError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
+from aaren_rl.export.command import main as export
 from aaren_rl.train.command import main as train
 
 SMALL: dict[str, Any] = {
@@ -229,6 +230,14 @@ def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.Ca
     assert list(policy.card.observation_space["subspaces"]) == ["gps", "joint"]
     with pytest.raises(ValueError, match="'joint' is missing"):
         policy.act([{"gps": [5.0, 6.0], "arm": [1.0, 0.0, -1.0]}], [0.0], state)
+    assert export([str(run.folder), "--out", "arm.onnx"]) == 0
+    assert "over 1,000 steps of random observations: the actions differ by at most" in capsys.readouterr().out
+    seen = [{"gps": [5.0, 6.0], "joint": [1.0, 0.0, -1.0]}]
+    exported = load_policy("arm.onnx")
+    ours, theirs = (each.act(seen, [0.0], each.initial_state(1))[0] for each in (policy, exported))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert export([str(run.folder), "--out", "small.onnx", "--quantize", "int8"]) == 2
+    assert "--quantize int8: its file is compared by scores" in capsys.readouterr().err
     assert evaluate([str(run.folder), "--env-id", "KeywordArm-v0", "--episodes", "1"]) == 4
     assert "trained on observations of gps (2), joint (3), KeywordArm-v0 flattens joint (3), gps (2)" in (
         capsys.readouterr().err
