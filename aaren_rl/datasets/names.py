@@ -20,6 +20,7 @@ from ..envs.data.minari.remote import installed
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, split_version
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.data.ogbench import load_ogbench, ogbench_path
+from ..envs.data.own import arranged
 from ..envs.data.pickles import read_pickle
 from ..envs.data.sources import MINARI, OGBENCH
 from ..envs.files import writing
@@ -61,13 +62,15 @@ def load(
         if not pickled:
             check_file(path)
         held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
-        if env_id is not None:
-            held = sizes(own_task("data", env_id))
+        task = None if env_id is None else own_task("data", env_id)
+        if task is not None:
+            held = sizes(task)
         elif reading.clip_actions or not any_actions:
             held = _bounds(None if pickled else read_env_id(path), path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = (read_pickle if pickled else read_file)(path, **options)
         episodes = chosen_env_id(episodes, env_id, same_dynamics_only=True)
+        episodes = episodes if task is None else arranged(task, episodes)
         return replace(episodes, env_id=episodes.env_id or env_id), None
     if origin.kind == "ogbench":
         limit: dict[str, Any] = {"max_episode_steps": reading.max_episode_steps, "clip_actions": reading.clip_actions}

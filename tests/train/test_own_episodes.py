@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -259,3 +260,24 @@ def test_other_parts_and_other_arguments_are_refused() -> None:
     gym.registry.pop("Hand-v0")
     with pytest.raises(UsageError, match="end_flags: is no argument"):
         Episodes.from_arrays([[0.0]], [[0.0]], [0.0], end_flags=[1])
+
+
+def test_parts_are_in_order_by_way_of_minari(tmp_path: Path) -> None:
+    """Converted in the order of the environment; and read into another order, of an environment named later."""
+    write_hdf5("arm.hdf5", of_the_arm(), {})
+    assert datasets("convert arm.hdf5 minari:my/arm-v0 --env-id KeywordArm-v0".split()) == 0
+    means = [np.round(load_task("arm", "minari:my/arm-v0")[1].observations.mean(axis=0)).tolist()]
+    data = tmp_path / "minari" / "my" / "arm-v0" / "data"
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        for group in file.values():
+            flat = group["observations"][()]
+            del group["observations"]
+            group["observations/joint"], group["observations/gps"] = flat[:, :3], flat[:, 3:]
+    metadata = json.loads((data / "metadata.json").read_text())
+    boxes = {name: {"type": "Box", "shape": [size], "dtype": "float32"} for name, size in (("gps", 2), ("joint", 3))}
+    metadata["observation_space"] = json.dumps({"type": "Dict", "subspaces": boxes})
+    (data / "metadata.json").write_text(json.dumps(metadata))
+    (data / "main_data.hdf5.sha256").unlink(missing_ok=True)
+    task, episodes = load_task("arm", "minari:my/arm-v0", env_id="KeywordArm-v0")
+    means.append(np.round(episodes.observations.mean(axis=0)).tolist())
+    assert list(task.layout["subspaces"]) == ["joint", "gps"] and means == [[0, 0, 0, 5, 5]] * 2
