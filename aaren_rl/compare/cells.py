@@ -53,6 +53,7 @@ class Cell:
         sweep: last scores for several target returns; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
         auto: the score with the target return "auto", on the same episodes; None where not measured.
+        unchosen: the score of the policy's own actions, on the same episodes, where a critic chooses; else None.
     """
 
     env: str
@@ -72,6 +73,7 @@ class Cell:
     sweep: list[Score]
     action_cost: list[ActionCost]
     auto: Score | None = None
+    unchosen: Score | None = None
 
     @property
     def best_headline(self) -> float | None:

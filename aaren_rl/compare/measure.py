@@ -32,7 +32,7 @@ MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBORS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # target returns, in parts of the best return in the training data
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card, among),
         auto=auto[0] if auto else None,
+        unchosen=score_policy(policy, card, replace(plan, candidates=1))[0] if among > 1 else None,
     )
 
 

@@ -17,6 +17,7 @@ from small_run import arguments, folder, quick, records
 from aaren_rl import load_policy
 from aaren_rl.agents import Critic
 from aaren_rl.compare.command import main as compare
+from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import Episodes
 from aaren_rl.errors import NumericsError
 from aaren_rl.evaluate.command import main as evaluate
@@ -278,3 +279,12 @@ def test_a_comparison_scores_with_and_without(tmp_path: Path, capsys: pytest.Cap
         kept = json.loads((tmp_path / "runs/hopper-medium/bc/seed0/comparison.json").read_text())
         shown.append(kept["cell"]["last"]["candidates"])
     assert shown == [16, 1]
+
+
+def test_a_comparison_has_the_score_with_and_without_the_choice(with_critic: Path, tmp_path: Path) -> None:
+    (off,), (on,) = (scores(with_critic, options, tmp_path / "scores.json") for options in ("--candidates 1", ""))
+    how = Evaluation(episodes=2, seed=1000, sweep_episodes=1, target_returns=(100.0,))
+    cell = gather(with_critic, how)
+    assert (cell.last.returns, cell.unchosen.returns) == (on["returns"], off["returns"])
+    plain = gather(with_critic, dataclasses.replace(how, candidates=1))
+    assert plain.last.returns == off["returns"] and plain.unchosen is None
