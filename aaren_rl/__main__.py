@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ._version import __version__
-from .starting import did_you_mean, start
+from .base.entry import did_you_mean, start
 
 COMMANDS = {
     "train": "train an agent offline and score it",

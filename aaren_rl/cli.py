@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
-from .errors import UsageError, one_line, run_command
+from .base.entry import did_you_mean, run_command
+from .base.errors import UsageError, one_line
+from .base.ranges import COUNT, RETURN
 from .policies.names import AUTO
-from .ranges import COUNT, RETURN
-from .starting import did_you_mean
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it

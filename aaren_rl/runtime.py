@@ -25,10 +25,9 @@ import numpy.typing as npt
 
 from .agents.arguments import Arguments, blame
 from .agents.discrete import choose, next_seeds
-from .agents.ranges import AUTO
+from .base.errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
+from .base.ranges import AUTO, ENVS, THREADS
 from .envs.spaces import as_flat, checked_layout
-from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
-from .ranges import ENVS, THREADS
 
 if TYPE_CHECKING:
     import onnxruntime

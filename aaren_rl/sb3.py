@@ -23,8 +23,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from .base.ranges import ENVS, Range
 from .envs import make_env
-from .ranges import ENVS, Range
 from .vector import CHECK, SelectingPolicy, VectorPolicy
 
 

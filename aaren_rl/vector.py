@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from .agents.arguments import Arguments
 from .agents.discrete import next_seeds
+from .base.errors import ArgumentError
+from .base.ranges import ENVS
 from .envs import SequencePolicy
 from .envs.simulation.rollout import padded, row_multiple
-from .errors import ArgumentError
-from .ranges import ENVS
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]

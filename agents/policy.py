@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.errors import NonFiniteActionError
+from ..base.ranges import CONTEXT, ENVS
 from .arguments import blame
 from .discrete import choose, next_seeds, one_hot
-from .errors import NonFiniteActionError
 from .fast.choice import Choice, for_choice
 from .fast.rollout import Stepper, for_rollout
 from .fast.rollout_step import CompiledStep
 from .model.decision import DecisionModel, ReturnEstimate
 from .model.scaling import FAR, ReturnRange, Scaling, Step, middle_and_half
 from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
-from .ranges import CONTEXT, ENVS
 from .rollouts import act_on_window, act_staggered
 from .scan.rows import batch_size, each
 

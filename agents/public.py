@@ -1,6 +1,6 @@
 """The public names of `agents`."""
 
-from .errors import NonFiniteActionError
+from ..base.errors import NonFiniteActionError
 from .mixers import MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer
 from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..base.errors import AarenRLError, DataError, SimulationError, UnknownTaskError, UsageError
     from .data.episodes import Episode, Episodes, returns_to_go
     from .data.load import is_own, load_episodes, task_name
     from .data.several import load_task
-    from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
     from .tasks.built_in import BUILT_IN, LocalTask
     from .tasks.environment import make_env
@@ -20,9 +20,9 @@ __all__ = [
     "BUILT_IN",
     "REFERENCE_RETURNS",
     "TASKS",
+    "AarenRLError",
     "D4RLTask",
     "DataError",
-    "EnvsError",
     "Episode",
     "Episodes",
     "LocalTask",
@@ -47,14 +47,14 @@ __all__ = [
 
 # Those that import little first: a name is looked for in them in this order.
 _HOMES = (
-    "errors tasks.table tasks.built_in tasks.names data.episodes tasks.environment data.several data.load "
-    "simulation.rollout"
+    "..base.errors .tasks.table .tasks.built_in .tasks.names .data.episodes .tasks.environment .data.several "
+    ".data.load .simulation.rollout"
 )
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name's module on demand: `aaren_rl.errors` needs the errors alone, without Gymnasium and h5py."""
+    """Imports a name's module on demand: a name of the table needs neither Gymnasium nor h5py."""
     for home in _HOMES.split() if name in __all__ else ():
-        if hasattr(module := import_module(f".{home}", __name__), name):
+        if hasattr(module := import_module(home, __name__), name):
             return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

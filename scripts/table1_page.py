@@ -19,6 +19,8 @@ import table1_peers
 from scipy.stats import spearmanr
 from table1_figures import OURS, THEIRS, figures, on_all_sets
 
+from aaren_rl.base.errors import UsageError
+from aaren_rl.base.files import write_text
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.compare.imitation import (
     ImitationDifference,
@@ -28,8 +30,6 @@ from aaren_rl.compare.imitation import (
 )
 from aaren_rl.compare.report.tables import costs, ends_of, interval, listed, memory, number
 from aaren_rl.compare.statistics import agents_of, aggregate, differences, group, improvements, summarize
-from aaren_rl.errors import UsageError
-from aaren_rl.files import write_text
 from aaren_rl.policies.names import label
 from aaren_rl.sweep.grid import Grid
 

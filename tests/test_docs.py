@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from checkout import ROOT
 
+import aaren_rl.base.errors
 from aaren_rl import cli
 from aaren_rl.__main__ import COMMANDS as COMMANDS_OF_THE_PACKAGE
 from aaren_rl.bench.command import BENCHMARKS
@@ -97,7 +98,9 @@ def test_the_reference_is_complete() -> None:
     assert shown == {name.replace("-", "_") for name in COMMANDS_OF_THE_PACKAGE} | subcommands
     pages = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.md"))
     documented = [pkgutil.resolve_name(name) for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
-    for module in ("aaren_rl", "aaren_rl.agents", "aaren_rl.envs", "aaren_rl.errors", "aaren_rl.hub"):
+    errors = [cls for cls in vars(aaren_rl.base.errors).values() if isinstance(cls, type)]
+    assert len(errors) > 10 and [cls for cls in errors if cls not in documented] == []
+    for module in ("aaren_rl", "aaren_rl.agents", "aaren_rl.envs", "aaren_rl.hub"):
         for name in importlib.import_module(module).__all__:
             found = getattr(importlib.import_module(module), name)
             assert name == "__version__" or any(found is other for other in documented), f"{module}.{name}"

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from aaren_rl import load_policy
 from aaren_rl.agents import MIXERS, Aaren, Policy
+from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import read_results
 from aaren_rl.compare.command import main as compare
-from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.export.command import main as export
 from aaren_rl.export.model import make_model as make_onnx

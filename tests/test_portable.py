@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aaren_rl.envs.processes import Worker, serve, start_child
+from aaren_rl.base.processes import Worker, serve, start_child
 
 BARE = Path(__file__).parent / "portable"
 
@@ -37,7 +37,7 @@ for package in (aaren_rl, aaren_rl.agents, aaren_rl.envs):
                 raise
 
 from pathlib import Path
-from aaren_rl.errors import UsageError
+from aaren_rl.base.errors import UsageError
 from aaren_rl.runs.folder import RunFolder
 with RunFolder(Path("held")):
     try:
@@ -87,7 +87,7 @@ def test_a_child_ends_with_its_pipe_alone(saves: bool, monkeypatch: pytest.Monke
 
 ABANDONED = """
 import signal, time
-from aaren_rl.envs.processes import start_child
+from aaren_rl.base.processes import start_child
 save = "import signal, sys, time\\ndef save(*_): open(sys.argv[1], 'w').close(); sys.exit()\\n"
 save += "signal.signal(signal.SIGTERM, save)"
 children = [

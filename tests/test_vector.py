@@ -18,8 +18,8 @@ from small_policy import make_policy
 
 from aaren_rl import load_policy
 from aaren_rl.agents import Policy
+from aaren_rl.base.errors import ArgumentError
 from aaren_rl.envs import rollout
-from aaren_rl.errors import ArgumentError
 from aaren_rl.export.model import make_model as make_onnx
 from aaren_rl.export.model import make_onnx_policy
 from aaren_rl.policies.folder import read_card

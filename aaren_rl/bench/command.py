@@ -14,12 +14,11 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from ..base.errors import UsageError
+from ..base.files import check_outputs, write_json, write_whole
+from ..base.machine import Machine
+from ..base.ranges import THREADS
 from ..cli import Parser, import_registering, run
-from ..envs.files import write_whole
-from ..errors import UsageError
-from ..files import check_outputs, write_json
-from ..machine import Machine
-from ..ranges import THREADS
 from . import learning, memory, rollout, scan, steering, train
 
 # Each has HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which returns figures, and

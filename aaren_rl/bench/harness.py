@@ -15,8 +15,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from torch import Tensor
 
 from ..agents import Policy
+from ..base.errors import NumericsError
 from ..cli import aligned
-from ..errors import NumericsError
 from ..policies.names import AGENTS
 
 # Agents whose actions are those of the model in parallel; the tree's are approximate.

@@ -15,12 +15,12 @@ import yaml
 from matplotlib.figure import Figure
 
 from ..agents import Policy
+from ..base.errors import UsageError
+from ..base.ranges import POSITIVE, SEED
 from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
-from ..errors import UsageError
 from ..evaluate.held_out import READING, HeldOut, action_error, hold_out
 from ..policies.names import AGENTS, MARKS, label
-from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
 from ..train.config import RunConfig
 from ..train.contexts.batches import StepData
@@ -114,8 +114,8 @@ def checkpoints(updates: int) -> list[int]:
 def measure(arguments: argparse.Namespace) -> Figures:
     """Train all recipes in turns. Errors are in units in which actions span [-1, 1].
 
-    Raises EnvsError if the data cannot be loaded, UsageError for an invalid recipe or too few episodes to hold any out,
-    and NumericsError if an error step by step differs from that in parallel.
+    Raises AarenRLError if the data cannot be loaded, UsageError for an invalid recipe or too few episodes to hold any
+    out, and NumericsError if an error step by step differs from that in parallel.
     """
     env, updates, seed = arguments.env, arguments.updates, arguments.seed
     for recipe in arguments.recipes:

@@ -21,6 +21,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..agents import Policy
+from ..base.errors import AarenRLError
+from ..base.files import write_json
+from ..base.ranges import COUNT_FROM_0, Range
 from ..cli import Parser, positive, progress_bar
 from ..compare.measure import measured_on
 from ..compare.report.figures import INK, SOFT, paint
@@ -30,11 +33,8 @@ from ..envs.memory import reacher
 from ..envs.memory.reacher import SHOWN, target_distances
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.built_in import LONGEST
-from ..errors import AarenRLError
-from ..files import write_json
 from ..policies.folder import load_policy
 from ..policies.names import label, style
-from ..ranges import COUNT_FROM_0, Range
 from ..runs.folder import read_metrics
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells

@@ -19,9 +19,9 @@ import torch
 from matplotlib.figure import Figure
 
 from ..agents import MIXERS, DecisionModel, ModelConfig, Policy, PolicyState
+from ..base.errors import UsageError
+from ..base.machine import state_bytes
 from ..cli import Parser, positive
-from ..errors import UsageError
-from ..machine import state_bytes
 from ..policies.names import AGENTS, label
 from ..train.settings import make_config
 from .harness import COMPARABLE, CPU, Figures, in_turns, logarithmic, parallel_actions, ratio, require, seconds, table

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from ..agents import kernels, prefix_scan
 from ..agents.scan.parallel import PARALLEL
+from ..base.errors import UsageError
+from ..base.machine import device_name
 from ..cli import Parser, choose_device, positive
-from ..errors import UsageError
-from ..machine import device_name
 from ..train.acceleration import keep_freed_memory
 from .harness import Figures, Work, in_turns, logarithmic, ratio, require, table
 

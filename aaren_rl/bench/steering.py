@@ -15,16 +15,16 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from scipy import stats
 
+from ..base.errors import UsageError
+from ..base.ranges import GUIDANCE, SEED
 from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import Reference, normalized_score
-from ..errors import UsageError
 from ..evaluate.held_out import all_episodes
 from ..evaluate.play import EpisodePlan, guided, score_policy
 from ..evaluate.scores import Score
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.names import AUTO, MARKS, label
-from ..ranges import GUIDANCE, SEED
 from .harness import Figures
 
 LOWEST = 0.05  # quantile of dataset returns for the lowest target; the best return is the highest

@@ -21,10 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..agents import DecisionModel
 from ..agents.model.decision import ACTED_ON
+from ..base.errors import UsageError
+from ..base.machine import device_name
 from ..cli import Parser, choose_device, positive
 from ..envs import Episodes, get_task
-from ..errors import UsageError
-from ..machine import device_name
 from ..train.acceleration import keep_freed_memory, uses_bfloat16
 from ..train.config import RunConfig
 from ..train.contexts.batches import Batch, StepData, part

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..envs.errors import DataError
-from ..envs.files import write_whole, writing
-from ..errors import DamagedCheckpointError, one_line
+from ..base.errors import DamagedCheckpointError, DataError, one_line
+from ..base.files import write_whole, writing
 from ..runs.checkpoints import Saved as File
 from ..runs.checkpoints import add_checkpoint, newest_whole
 from .config import Evaluation

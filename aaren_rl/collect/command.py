@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from ..base.errors import UsageError
+from ..base.ranges import SAC_SEED, SHARE, THREADS
 from ..cli import Parser, StopRequest, choose_device, import_registering, positive, run
 from ..envs import load_task
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import write_minari
-from ..errors import UsageError
-from ..ranges import SAC_SEED, SHARE, THREADS
 from ..runs.folder import RunFolder
 from .checkpoint import Saved, load_run
 from .config import LATER, CollectConfig, env_name, inspect_env, make_config, read_config, read_kwargs, write_config

@@ -13,17 +13,17 @@ import gymnasium as gym
 import numpy as np
 import yaml
 
+from ..base.errors import CheckpointError, UsageError, one_line
+from ..base.files import write_text
+from ..base.json_dataclass import read
+from ..base.ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits
 from ..envs import normalized_score
 from ..envs.behavior.policy import Job, simulate
 from ..envs.tasks.actions import bounding, is_bounded
 from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
-from ..errors import CheckpointError, UsageError, one_line
-from ..files import write_text
 from ..policies.names import return_words
-from ..ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits
-from ..typed import read
 
 LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change
 EVALUATION_EPISODES = 10

@@ -23,13 +23,13 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tqdm import tqdm
 
+from ..base.errors import CheckpointError, NumericsError, one_line
+from ..base.files import write_whole
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
 from ..envs.behavior.policy import EXPLORATION
-from ..envs.files import write_whole
 from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import make_env
-from ..errors import CheckpointError, NumericsError, one_line
 from ..policies.names import return_words
 from ..runs.metrics import Metrics
 from .checkpoint import ARRAYS, Experience, Saved, save_run, saving

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError, one_line
+from ..base.errors import UsageError, one_line
+from ..base.files import write_json
+from ..base.json_dataclass import read
 from ..evaluate.scores import Score
-from ..files import write_json
-from ..typed import read
 
 FORMAT = 3
 # Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is

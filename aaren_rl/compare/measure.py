@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from ..agents import Policy
-from ..errors import CheckpointError
+from ..base.errors import CheckpointError
+from ..base.files import is_there, write_json
+from ..base.json_dataclass import read
+from ..base.machine import Machine, state_bytes
 from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
-from ..files import is_there, write_json
-from ..machine import Machine, state_bytes
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
 from ..policies.names import AUTO, find_agent
 from ..runs.folder import is_finished, read_metrics
-from ..typed import read
 from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged

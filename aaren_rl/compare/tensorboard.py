@@ -17,7 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from ..files import write_folder
+from ..base.files import write_folder
 from ..policies.names import target_words
 from .cells import Cell
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..base.errors import UsageError
+from ..base.files import check_outputs, write_json
 from ..cli import Parser, import_registering, positive, run
-from ..envs import BUILT_IN, TASKS, D4RLTask, DataError, EnvsError, LocalTask, find_task, get_task
+from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, LocalTask, find_task, get_task
 from ..envs.behavior.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, resolve
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
 from ..envs.data.sources import MINARI, OGBENCH
-from ..errors import UsageError
-from ..files import check_outputs, write_json
 from .describe import describe, draw, format_description, size_text
 from .names import convert, load, on_disk, parse_name
 
@@ -111,7 +111,7 @@ def _list(arguments: argparse.Namespace) -> int:
         size = size_text(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
         try:
             spec = read_spec(minari_data_dir(name) / "metadata.json")
-        except EnvsError as error:
+        except AarenRLError as error:
             print(f"  {name}: {size}, cannot be used: {error}")
         else:
             env_id = spec.env_id or "environment not named"

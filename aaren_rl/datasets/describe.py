@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..base.files import sha256, write_whole
 from ..cli import aligned
 from ..envs import Episodes, Reference, normalized_score
 from ..envs.data.observations import moments
 from ..envs.data.storage import blocks
-from ..envs.files import sha256, write_whole
 from ..envs.tasks.table import is_d4rl_scale
 from ..policies.names import SOURCES
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, get_task
+from ..base.errors import UsageError
+from ..base.files import writing
+from ..envs import TASKS, AarenRLError, DataError, Episodes, LocalTask, Reference, get_task
 from ..envs.behavior.local_sets import recipe_of
 from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
@@ -23,9 +25,7 @@ from ..envs.data.ogbench import load_ogbench, ogbench_path
 from ..envs.data.own import arranged
 from ..envs.data.pickles import read_pickle
 from ..envs.data.sources import MINARI, OGBENCH
-from ..envs.files import writing
 from ..envs.tasks.environment import own_task
-from ..errors import UsageError
 
 
 def parse_name(text: str) -> Origin:
@@ -93,7 +93,7 @@ def _bounds(env_id: str | None, path: Path) -> dict[str, Any]:
         return unknown
     try:
         task = own_task("data", env_id)
-    except EnvsError as error:
+    except AarenRLError as error:
         print(f"{path}: actions are held to [-1, 1], because {error}", file=sys.stderr)
         return unknown
     if task.n_actions is not None:
@@ -151,7 +151,7 @@ def convert(
     """Writes the data set `source` as `target`: a file or a task as a Minari id, another file or a Minari id as HDF5.
 
     Returns the folder or file written, and its episodes: the same numbers, bit for bit. Raises UsageError unless the
-    target is new and the environment of a file to Minari known; EnvsError as the readers.
+    target is new and the environment of a file to Minari known; AarenRLError as the readers.
     """
     if target.kind == "file" and source.kind != "auto" and not source.name.endswith((".hdf5", ".h5")):
         return _to_file(source, Path(target.name), reading, env_id, description, trust_pickle)

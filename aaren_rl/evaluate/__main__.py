@@ -2,7 +2,7 @@
 
 import sys
 
-from ..starting import start
+from ..base.entry import start
 
 if __name__ == "__main__":
     sys.exit(start(__package__))

@@ -10,17 +10,17 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.errors import CheckpointError, UsageError
+from ..base.files import check_outputs, write_json
+from ..base.ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..cli import Parser, choose_device, import_registering, positive, run, target_return
 from ..envs import DataError, LocalTask, get_task
 from ..envs.data.files import check_file, read_file
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import unversioned
-from ..errors import CheckpointError, UsageError
-from ..files import check_outputs, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
-from ..ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load_policy
 from .elsewhere import in_environment
 from .held_out import HeldOut, action_error, kept_episodes

@@ -6,9 +6,9 @@ import dataclasses
 import sys
 from typing import Any
 
+from ..base.errors import UsageError
 from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import has_no_limit
-from ..errors import UsageError
 from ..policies.card import PolicyCard
 
 

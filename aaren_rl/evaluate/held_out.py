@@ -22,14 +22,13 @@ import numpy.typing as npt
 import yaml
 from scipy.special import log_softmax
 
+from ..base.errors import DataError, UsageError, one_line
+from ..base.files import read_small
 from ..cli import progress_bar
 from ..envs import load_task
 from ..envs.behavior.noise import action_noise_variance
 from ..envs.data.episodes import Episodes, held_out, split
 from ..envs.data.load import OF_THE_TABLE
-from ..envs.errors import DataError, one_line
-from ..errors import UsageError
-from ..files import read_small
 from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..base.files import write_text
 from ..cli import aligned
 from ..envs import Reference, normalized_score
 from ..envs.tasks.table import is_d4rl_scale
-from ..files import write_text
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, return_words, target_words, weights_words
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..base.errors import ResourcesError, UsageError, one_line
+from ..base.files import write_whole
+from ..base.system import sync
 from ..cli import progress_bar
 from ..envs import SimulationError
-from ..envs.files import write_whole
 from ..envs.simulation.rendering import Picture, open_renderer
-from ..envs.system import sync
-from ..errors import ResourcesError, UsageError, one_line
 from ..policies.names import return_words, target_words, weights_words
 from .scores import Score
 

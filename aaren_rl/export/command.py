@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..agents import ROLLOUTS
+from ..base.errors import UsageError
+from ..base.files import check_writable, write_whole
+from ..base.ranges import CONTEXT
+from ..base.ranges import SEED as SEEDS
 from ..cli import Parser, import_registering, positive, run
-from ..envs.files import write_whole
-from ..errors import UsageError
 from ..evaluate.play import EpisodePlan, check_fits, play
 from ..evaluate.scores import describe_rollout, format_overview, mismatch
-from ..files import check_writable
 from ..policies.folder import load_policy
 from ..policies.names import WEIGHTS, weights_words
-from ..ranges import CONTEXT
-from ..ranges import SEED as SEEDS
 from . import model as policy_model
 from .model import checked_model, make_model, make_onnx_policy
 

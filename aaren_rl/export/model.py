@@ -13,9 +13,9 @@ from scipy.special import softmax
 
 from .._version import __version__
 from ..agents import GuidedPolicy, Policy
+from ..base.errors import NumericsError, ResourcesError, UsageError
 from ..cli import progress_bar
 from ..envs.simulation.stepping import LocalStepper, Steps
-from ..errors import NumericsError, ResourcesError, UsageError
 from ..policies.card import PolicyCard
 from ..policies.names import target_number
 from ..runtime import FORMAT, OnnxPolicy, from_bytes

@@ -24,7 +24,7 @@ import onnx
 from .._version import __version__
 from ..agents import Policy
 from ..agents.mixers.forms import exact, layer
-from ..errors import UsageError
+from ..base.errors import UsageError
 from .onnx_critic import chosen
 from .onnx_layers import Layers, Sizes
 from .onnx_weights import action_range, embedding

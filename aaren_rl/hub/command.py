@@ -10,12 +10,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..base.errors import UsageError
+from ..base.files import check_free
+from ..base.ranges import SEED
 from ..cli import Parser, import_registering, positive, run, target_return
-from ..errors import UsageError
 from ..evaluate.play import EpisodePlan, play
-from ..files import check_free
 from ..policies.folder import load_policy, read_card
-from ..ranges import SEED
 from .folder import read_scores, save_pretrained
 
 DESCRIPTION = """\

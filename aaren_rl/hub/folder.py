@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from ..agents import tree_config
-from ..errors import CheckpointError, UsageError, one_line
+from ..base.errors import CheckpointError, UsageError, one_line
+from ..base.files import check_free, read_small
+from ..base.json_dataclass import read
 from ..evaluate.scores import Score, describe_rollout
-from ..files import check_free, read_small
 from ..policies.card import Origin
 from ..policies.folder import load_policy, save_policy
-from ..typed import read
 
 
 def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Score] = (), license: str = "mit") -> Path:

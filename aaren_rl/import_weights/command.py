@@ -11,18 +11,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..agents.ranges import CONTEXT
+from ..base.errors import UsageError, one_line
+from ..base.files import check_free, read_small, sha256
+from ..base.json_dataclass import read
+from ..base.ranges import CONTEXT, RETURN, RETURN_SCALE
 from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
-from ..envs.files import sha256
 from ..envs.tasks.environment import check_own_name, own_task
-from ..errors import UsageError, one_line
 from ..evaluate.play import check_fits
-from ..files import check_free, read_small
 from ..policies.card import LEAST, PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
-from ..ranges import RETURN, RETURN_SCALE
-from ..typed import read
 from .decision_transformers import import_model
 
 DESCRIPTION = """\

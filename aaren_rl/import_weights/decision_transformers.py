@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig
-from ..errors import CheckpointError, one_line
-from ..files import read_small
+from ..base.errors import CheckpointError, one_line
+from ..base.files import read_small
+from ..base.json_dataclass import read
 from ..policies.folder import load_tensors, make_model
-from ..typed import read
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

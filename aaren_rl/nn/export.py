@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
 from ..agents.scan.rows import each, tensors
-from ..errors import NumericsError, ResourcesError, one_line
+from ..base.errors import NumericsError, ResourcesError, one_line
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
 GROWN = 3  # tokens after which a state shows which of its sizes grow
@@ -69,7 +69,7 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
             part.training = True
     if not difference <= TOLERANCE:
         raise NumericsError(f"the exported step differs from PyTorch's by {difference:.2g}; nothing was written")
-    from ..envs.files import write_whole  # with filelock, which the other modules need not
+    from ..base.files import write_whole  # with filelock, which the other modules need not
 
     write_whole(Path(file), model)
     return difference

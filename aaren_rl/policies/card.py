@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..base.json_dataclass import read
+from ..base.ranges import RETURN
 from ..envs.spaces import checked_layout, flat_size
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
-from ..ranges import RETURN
-from ..typed import read
 from .names import AUTO
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
-from ..envs.files import sha256
+from ..base.errors import CheckpointError, one_line
+from ..base.files import is_there, read_small, sha256, write_folder, write_json, write_text
+from ..base.json_dataclass import read
 from ..envs.spaces import as_flat
-from ..errors import CheckpointError, one_line
-from ..files import is_there, read_small, write_folder, write_json, write_text
-from ..typed import read
 from .card import PolicyCard, card_from_json
 from .names import WEIGHTS, weights_words
 

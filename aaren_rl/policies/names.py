@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..agents.ranges import AUTO as AUTO
+from ..base.ranges import AUTO as AUTO
 
 
 @dataclass(frozen=True)

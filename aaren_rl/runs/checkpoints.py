@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ..envs.errors import DataError
-from ..envs.files import write_whole
-from ..errors import CheckpointError, DamagedCheckpointError, one_line
+from ..base.errors import CheckpointError, DamagedCheckpointError, DataError, one_line
+from ..base.files import write_whole
 from .folder import checkpoint_files
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from ..base.errors import UsageError
+from ..base.files import check_writable, read_small, write_json
 from ..cli import Parser, aligned, run
-from ..errors import UsageError
-from ..files import check_writable, read_small, write_json
 from ..policies.names import return_words
 from .folder import is_finished, is_held, read_metrics
 

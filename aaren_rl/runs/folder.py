@@ -9,8 +9,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..errors import CheckpointError, UsageError
-from ..files import check_place, clear_leftovers, is_there
+from ..base.errors import CheckpointError, UsageError
+from ..base.files import check_place, clear_leftovers, is_there
 
 
 def holds_training(path: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from ..files import write_text
+from ..base.files import write_text
 
 
 class Metrics:

@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..base.ranges import GPUS
 from ..cli import Parser, positive, run, split_at_dashes
-from ..ranges import GPUS
 from .grid import read_grid
 from .schedule import run_cells
 

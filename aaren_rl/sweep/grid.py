@@ -21,12 +21,12 @@ from typing import Any
 
 import yaml
 
-from ..errors import UsageError, one_line
-from ..files import read_small
+from ..base.errors import UsageError, one_line
+from ..base.files import read_small
+from ..base.json_dataclass import read
 from ..policies.names import AGENTS
 from ..train.config import SETTINGS
 from ..train.settings import presets
-from ..typed import read
 from .processes import CellJob, make_job
 
 PACKAGED = ("paper", "local")  # the grids that ship with the package

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base.errors import UsageError
+from ..base.processes import start_child
 from ..envs import LocalTask, find_task
 from ..envs.behavior.local_sets import local_path
-from ..envs.processes import start_child
-from ..errors import UsageError
 from ..train.config import RunConfig
 from ..train.options import make_job as make_train_job
 from ..train.options import make_parser, remarks
@@ -21,7 +21,7 @@ from ..train.settings import as_text, make_config, run_folder
 RETRIES = 2  # of a run that a signal ended
 POLL = 0.2  # seconds between looks at the processes
 
-_TRAIN = "import sys; from aaren_rl.starting import start; sys.exit(start('aaren_rl.train'))"
+_TRAIN = "import sys; from aaren_rl.base.entry import start; sys.exit(start('aaren_rl.train'))"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..errors import UsageError, one_line
+from ..base.errors import UsageError, one_line
 from ..runs.folder import holds_training
 from .processes import POLL, RETRIES, CellJob, launch
 

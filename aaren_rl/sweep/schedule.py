@@ -16,10 +16,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..base.errors import AarenRLError, CheckpointError, UsageError
+from ..base.files import check_place
+from ..base.system import core_count
 from ..cli import StopRequest, progress_bar
-from ..envs.system import core_count
-from ..errors import AarenRLError, CheckpointError, UsageError
-from ..files import check_place
 from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch

@@ -107,7 +107,7 @@ def train_policy(
         AarenRLError: any other error for which the command has an exit code.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
-    from ..errors import UsageError
+    from ..base.errors import UsageError
     from .session import run_training
     from .settings import Job, run_folder
 

@@ -7,10 +7,23 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from ..agents.model.config import ModelConfig
-from ..agents.ranges import check_limits, setting
+from ..base.ranges import (
+    BELOW_1,
+    CONTEXT,
+    COUNT,
+    COUNT_FROM_0,
+    FROM_0,
+    HALF,
+    POSITIVE,
+    RETURN,
+    RETURN_SCALE,
+    SEED,
+    SOME,
+    check_limits,
+    setting,
+)
 from ..envs.tasks.arguments import env_kwargs
 from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS
-from ..ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, FROM_0, HALF, POSITIVE, RETURN, RETURN_SCALE, SEED, SOME
 
 
 def _check(section: object, **choices: typing.Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from scipy.signal import lfilter
 from torch import Tensor
 
 from ..agents.model.critic import LARGEST_DEVIATION, Critic
-from ..errors import NumericsError
+from ..base.errors import NumericsError
 
 if TYPE_CHECKING:
     from ..envs import Episodes

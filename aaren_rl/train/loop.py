@@ -16,20 +16,20 @@ import yaml
 
 from ..agents import Policy, ReturnEstimate, expectile_loss
 from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
+from ..base.errors import CheckpointError, NumericsError, UsageError
+from ..base.files import is_there
+from ..base.json_dataclass import read
 from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, LocalTask, Task
 from ..envs.data.episodes import best_of, held_out
 from ..envs.data.observations import Statistics
-from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, keep_out
 from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, format_table, mismatch
-from ..files import is_there
 from ..policies.folder import CARD, load_policy, read_card
 from ..policies.names import SOURCES, return_words
 from ..runs.checkpoints import Saved
 from ..runs.folder import has_checkpoint
 from ..runs.metrics import Metrics
-from ..typed import read
 from .acceleration import keep_freed_memory
 from .config import RunConfig
 from .contexts.batches import StepData

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..base.ranges import COUNT, SEED, THREADS, Range
 from ..cli import Parser, Switch
 from ..policies.names import AGENTS, AUTO
-from ..ranges import COUNT, SEED, THREADS, Range
 from .config import SECTIONS, SETTINGS, RunConfig
 from .settings import RUN, Job, presets
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from ..base.errors import PeerError, UsageError, one_line
 from ..cli import launched
-from ..errors import PeerError, UsageError, one_line
 
 T = TypeVar("T")
 

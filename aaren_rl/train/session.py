@@ -9,15 +9,16 @@ import numpy as np
 import torch
 import yaml
 
+from ..base.entry import SMALLER
+from ..base.errors import CheckpointError
+from ..base.files import is_there, write_text
+from ..base.ranges import RETURN_SCALE
+from ..base.system import require_memory
 from ..cli import StopRequest, choose_device
 from ..envs import DataError, Episodes, Reference, Task, load_task
-from ..envs.system import require_memory
-from ..errors import SMALLER, CheckpointError
 from ..evaluate.held_out import READING, if_moved
-from ..files import is_there, write_text
 from ..policies.folder import CARD, read_card
 from ..policies.names import AUTO
-from ..ranges import RETURN_SCALE
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
 from .critic import FIT_UPDATES as CRITIC_UPDATES

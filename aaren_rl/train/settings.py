@@ -15,15 +15,15 @@ from typing import Any
 
 import yaml
 
+from ..base.entry import did_you_mean
+from ..base.errors import UsageError, one_line
+from ..base.files import read_small
+from ..base.json_dataclass import read
+from ..base.ranges import COUNT, THREADS, check_limits
 from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
 from ..envs.data.sources import default_name, expand
-from ..errors import UsageError, one_line
-from ..files import read_small
 from ..policies.names import AGENTS
-from ..ranges import COUNT, THREADS, check_limits
-from ..starting import did_you_mean
-from ..typed import read
 from .config import SECTIONS, SETTINGS, DataConfig, RunConfig
 
 RUN = ("agent", "seed")  # settings outside the sections

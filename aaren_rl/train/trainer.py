@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
 from ..agents.scan.first_use import gpu_is_right
-from ..envs.errors import one_line
-from ..errors import CheckpointError
+from ..base.errors import CheckpointError, one_line
 from ..policies.folder import UNUSED
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig

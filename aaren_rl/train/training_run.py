@@ -17,14 +17,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..agents import DecisionModel, Policy
+from ..base.errors import NumericsError
+from ..base.files import is_there
+from ..base.machine import device_name
 from ..envs import D4RLTask, Episodes, Task, get_task
 from ..envs.behavior.noise import mode_returns
-from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import MEASURES, ActionError, Score, Unplayed
-from ..files import is_there
-from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import CARD, amend_card, has_policies, make_policy, save_policy
 from ..runs.checkpoints import Saved, add_checkpoint, newest_whole

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from ...base.errors import DataError, UsageError
+from ...base.files import alone
+from ...base.files import cache_dir as cache_dir
+from ...base.system import core_count
 from ..data.episodes import Episode, Episodes, join
 from ..data.hdf5.d4rl import write_hdf5
-from ..errors import DataError, UsageError
-from ..files import alone
-from ..files import cache_dir as cache_dir
-from ..system import core_count
 from ..tasks.built_in import LocalTask
 from ..tasks.table import D4RLTask
 from .policy import Job, WorkerPool

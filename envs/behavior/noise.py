@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...base.errors import DataError
 from ..data.episodes import Episodes, row_blocks
 from ..data.hdf5.opening import open_hdf5
-from ..errors import DataError
 from ..simulation.rollout import rollout
 from ..tasks.names import get_task
 from ..tasks.table import D4RLTask

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
+from ...base.processes import Worker, serve
 from ..data.episodes import Episode
-from ..processes import Worker, serve
 from ..simulation.stepping import begin, take
 from ..tasks.environment import make_env
 

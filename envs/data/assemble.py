@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, UsageError
+from ...base.errors import DataError, UsageError
+from ...base.system import require_memory
 from ..spaces import Layout, flat_size, flatten_batch
 from ..spaces import is_vector as is_flat
-from ..system import require_memory
 from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape

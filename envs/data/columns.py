@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, one_line
+from ...base.errors import DataError, one_line
 from .storage import blocks
 
 Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]

@@ -17,9 +17,9 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from .. import files
-from ..errors import DataError, UsageError, one_line
-from ..system import sync
+from ...base import files
+from ...base.errors import DataError, UsageError, one_line
+from ...base.system import sync
 
 _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\](:\d+)?|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
 _ATTEMPTS = 6

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
+from ...base.errors import DataError
 from .columns import ArrayColumn, Column, read_flags
 
 _TERMINATED = ("terminals", "terminal", "terminations", "termination", "terminated", "terminateds", "is_terminal")

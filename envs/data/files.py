@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ...base.errors import DataError
 from .columns import CONVERT
 from .download import verify_pin
 from .episodes import Episodes

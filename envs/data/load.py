@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.errors import DataError, UsageError
 from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
-from ..errors import DataError, UsageError
 from ..tasks import arguments
 from ..tasks.built_in import LocalTask
 from ..tasks.environment import check_own_name, same_dynamics, unversioned
@@ -273,7 +273,7 @@ def load_task(
     Raises:
         UsageError: `env_id` without a file, `reference` or `env_kwargs` for a task of the table, or `env_kwargs`
             without an environment.
-        EnvsError: as `load_episodes`, `read_minari` and `own_task`.
+        AarenRLError: as `load_episodes`, `read_minari` and `own_task`.
     """
     name = task_name(name, source, env_id)
     own = is_own(source, env_id, name) or source == "minari"

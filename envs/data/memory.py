@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DataError, UsageError, one_line
+from ...base.errors import DataError, UsageError, one_line
 from ..spaces import layout_of, transposed
 from .assemble import KNOWN_NAMES, OBSERVATIONS, STEP_NAMES, Limits, Table, assemble
 from .columns import ArrayColumn, Tree

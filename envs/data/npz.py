@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, one_line
+from ...base.errors import DataError, one_line
 from .assemble import KNOWN_NAMES, Limits, Table, assemble
 from .columns import CONVERT
 from .episodes import Episodes

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, UsageError
-from ..system import require_memory
+from ...base.errors import DataError, UsageError
+from ...base.system import require_memory
 from ..tasks.environment import RAISED, close_env, make_env, own_task, told
 from ..tasks.table import Reference, Task
 from .assemble import Limits, Table, assemble

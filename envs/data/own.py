@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, UsageError
+from ...base.errors import DataError, UsageError
 from ..spaces import parts_of
 from ..tasks.built_in import BUILT_IN
 from ..tasks.environment import check_reference, own_task

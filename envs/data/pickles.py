@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, EnvsError, one_line
-from ..processes import start_child
+from ...base.errors import AarenRLError, DataError, one_line
+from ...base.processes import start_child
 from .episodes import Episodes
 from .hdf5.d4rl import read_hdf5, write_hdf5
 from .memory import from_columns
@@ -121,7 +121,7 @@ def convert(source: str, target: str, max_episode_steps: str) -> int:
         write_hdf5(target, _episodes(value, int(max_episode_steps) or None), {})
     except _Refused as error:
         return _tell(f"holds {one_line(error)}; {_ALLOWED}")
-    except EnvsError as error:
+    except AarenRLError as error:
         return _tell(str(error))
     except MemoryError:
         return _tell(f"needs more memory than data of its size; {_ALLOWED}")

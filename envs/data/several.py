@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
+from ...base.errors import DataError
 from ..tasks.table import Task
 from . import load
 from .episodes import Episodes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TypeAlias
 
-from ..errors import UsageError
+from ...base.errors import UsageError
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 

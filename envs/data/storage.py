@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ResourcesError
-from ..files import cache_dir
-from ..system import free_bytes
+from ...base.errors import ResourcesError
+from ...base.files import cache_dir
+from ...base.system import free_bytes
 
 # Rows per step of reductions: float64 copies of a million rows at once would double the memory.
 _BLOCK_ROWS = 65536

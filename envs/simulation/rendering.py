@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ResourcesError, SimulationError, one_line
-from ..processes import Worker, serve
+from ...base.errors import ResourcesError, SimulationError, one_line
+from ...base.processes import Worker, serve
 from ..tasks.environment import load_mujoco, make_env, told
 from .stepping import begin, pickled, take, unpickled
 

@@ -15,9 +15,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import SimulationError, one_line
-from ..processes import Worker, serve
-from ..system import core_count
+from ...base.errors import SimulationError, one_line
+from ...base.processes import Worker, serve
+from ...base.system import core_count
 from ..tasks.environment import RAISED, close_env, make_env, told
 
 Indices = npt.NDArray[np.int64]

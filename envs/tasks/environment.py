@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from .. import memory as memory  # registers the built-in environments
-from ..errors import SimulationError, UsageError, one_line
+from ...base.errors import SimulationError, UsageError, one_line
 from ..spaces import Layout, flat_size, is_vector, layout_of
 from .actions import MOST_ACTIONS, UNBOUNDED, way_out
 from .arguments import is_plain_argument as is_plain_argument

@@ -6,7 +6,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UnknownTaskError
+from ...base.errors import UnknownTaskError
 from .built_in import BUILT_IN, LONGEST, LocalTask, corridor
 from .table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from aaren_rl.agents import Attention, DecisionModel
 from aaren_rl.agents.fast.rollout_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
+from aaren_rl.base.errors import NumericsError
 from aaren_rl.bench import command as bench
 from aaren_rl.bench import harness, peers
 from aaren_rl.bench import rollout as bench_rollout
 from aaren_rl.bench import scan as bench_scan
 from aaren_rl.bench import train as bench_train
-from aaren_rl.errors import NumericsError
 from aaren_rl.train.trainer import masked_mse
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()

@@ -13,11 +13,11 @@ import torch
 from synthetic import make_cell
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.cells import check_comparable, read_results, write_results
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
 from aaren_rl.compare.report import tables
-from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.held_out import kept_episodes
 from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.command import main as train

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from checkout import load_script
 
+from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import Cell, read_results
-from aaren_rl.errors import UsageError
 from aaren_rl.policies.folder import amend_card, read_card
 
 script = load_script("table1")

@@ -15,8 +15,8 @@ import table1_peers
 from checkout import ROOT
 from synthetic import make_cell, make_score
 
+from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import Cell, write_results
-from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.scores import ActionError
 from aaren_rl.sweep.grid import read_grid
 

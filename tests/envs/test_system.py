@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aaren_rl.envs import system
+from aaren_rl.base import system
 
 
 def test_the_cache_of_files_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import pytest
 from policies import save_run
 from synthetic import make_score
 
-from aaren_rl.errors import CheckpointError
+from aaren_rl.base.errors import CheckpointError
+from aaren_rl.base.json_dataclass import read
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import ActionError, Score, format_table
 from aaren_rl.policies.folder import load_policy
-from aaren_rl.typed import read
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}
 LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); deterministic behavior policy 1336 (41.7)"

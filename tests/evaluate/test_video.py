@@ -19,10 +19,10 @@ from PIL import Image, ImageSequence
 from synthetic import make_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation.rendering import open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
-from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.video import Gif, Video, _labeled
 

@@ -19,7 +19,7 @@ from policies import ACTION, OBSERVATION, make_card, make_policy, save_run
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ROLLOUTS, SAMPLERS
-from aaren_rl.errors import NumericsError
+from aaren_rl.base.errors import NumericsError
 from aaren_rl.evaluate import command as evaluate_module
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.export import model as module

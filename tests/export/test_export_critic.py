@@ -12,7 +12,7 @@ from policies import MEAN, OBSERVATION, SCALE, STD, make_card, make_policy
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ROLLOUTS, Critic, Policy
-from aaren_rl.errors import ArgumentError, CheckpointError, NumericsError
+from aaren_rl.base.errors import ArgumentError, CheckpointError, NumericsError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.export import model as module
 from aaren_rl.export.command import main as export

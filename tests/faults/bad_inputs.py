@@ -17,7 +17,7 @@ import numpy as np
 import odd_environments
 import pytest
 
-from aaren_rl.errors import AarenRLError
+from aaren_rl.base.errors import AarenRLError
 
 REGISTER = ["--register", odd_environments.__name__]
 OWN = ["--env-id", "Good-v0", *REGISTER]

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.errors import CheckpointError
+from aaren_rl.base.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.train import trainer as training_module
@@ -175,7 +175,7 @@ def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tm
 STUCK = """
 import sys, time
 from aaren_rl.cli import StopRequest
-from aaren_rl.errors import run_command
+from aaren_rl.base.errors import run_command
 
 def command():
     with StopRequest() as stop:

@@ -12,16 +12,14 @@ import odd_environments
 import pytest
 from policies import save_run
 
+from aaren_rl.base.errors import AarenRLError, CheckpointError, UsageError, one_line
+from aaren_rl.base.files import check_free, read_small, write_folder, write_text, write_whole
 from aaren_rl.cli import Parser
 from aaren_rl.collect.config import inspect_env
 from aaren_rl.envs import SimulationError, make_env
-from aaren_rl.envs.errors import one_line
-from aaren_rl.envs.files import write_whole
 from aaren_rl.envs.simulation.stepping import LocalStepper, take
 from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
-from aaren_rl.errors import AarenRLError, CheckpointError, UsageError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.files import check_free, read_small, write_folder, write_text
 from aaren_rl.policies.folder import load_tensors
 
 

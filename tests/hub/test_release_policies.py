@@ -10,8 +10,8 @@ import pytest
 from checkout import load_script
 from synthetic import make_cell
 
+from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import write_results
-from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.hub import from_pretrained
 from aaren_rl.hub.folder import read_scores

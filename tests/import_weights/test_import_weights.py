@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from aaren_rl import load_policy
+from aaren_rl.base.errors import CheckpointError
 from aaren_rl.envs import load_episodes
-from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.import_weights.command import main
 from aaren_rl.import_weights.decision_transformers import import_model

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from aaren_rl.agents.scan.rows import tensors
-from aaren_rl.errors import NumericsError
+from aaren_rl.base.errors import NumericsError
 from aaren_rl.nn import RSA, Aaren, AarenRSA, Attention, CrossAttention, RemConfig, TreeConfig, Trunk, export_step
 
 pytest.importorskip("onnxscript")

@@ -15,8 +15,8 @@ from policies import OBSERVATION, make_card, make_model
 
 import aaren_rl
 from aaren_rl.agents import Policy
+from aaren_rl.base.errors import CheckpointError, ResourcesError
 from aaren_rl.envs import rollout
-from aaren_rl.errors import CheckpointError, ResourcesError
 from aaren_rl.runtime import load_policy
 
 onnx = pytest.importorskip("onnx")

@@ -24,7 +24,7 @@ from policies import (
 )
 
 from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy
-from aaren_rl.errors import AarenRLError, UsageError
+from aaren_rl.base.errors import AarenRLError, UsageError
 from aaren_rl.runtime import OnnxPolicy
 
 pytest.importorskip("onnx")

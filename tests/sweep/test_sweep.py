@@ -21,7 +21,7 @@ import pytest
 import torch
 from small_run import arguments, folder, records
 
-from aaren_rl.errors import CheckpointError, UsageError
+from aaren_rl.base.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import schedule
 from aaren_rl.sweep.command import main as sweep

@@ -12,8 +12,8 @@ from checkout import ROOT
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.agents import DecisionModel
+from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.published import PAPER, published
-from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import make_parser as evaluate_parser
 from aaren_rl.evaluate.scores import mismatch
 from aaren_rl.policies.names import AGENTS

@@ -16,10 +16,10 @@ from small_run import arguments, folder, quick, records
 
 from aaren_rl import load_policy
 from aaren_rl.agents import Critic
+from aaren_rl.base.errors import NumericsError
 from aaren_rl.compare.command import main as compare
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import Episodes
-from aaren_rl.errors import NumericsError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import critic as module

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from small_run import folder, records, wait_for_updates
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
-from aaren_rl.errors import UsageError
+from aaren_rl.base.errors import UsageError
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train import ranks
 from aaren_rl.train.command import main as train

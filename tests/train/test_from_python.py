@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from small_run import records
 
 from aaren_rl import load_policy, train_policy
+from aaren_rl.base.errors import AarenRLError
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
-from aaren_rl.errors import AarenRLError
 from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import find_runs

@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from ...base.files import write_text
 from ...envs.tasks.table import is_d4rl_scale
-from ...files import write_text
 from ...policies.names import DATA, label
 from ..cells import Cell
 from ..imitation import RESAMPLES as ERROR_RESAMPLES

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ...agents.model.scaling import middle_and_half
+from ...base.errors import DataError
 from ...envs.data.storage import MappedArray, allocate, gather, release, row_blocks
-from ...envs.errors import DataError
 
 if TYPE_CHECKING:
     from ...envs.data.episodes import Episodes

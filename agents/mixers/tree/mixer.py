@@ -30,8 +30,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ....base.ranges import Range, check_limits, setting
 from ... import kernels
-from ...ranges import Range, check_limits, setting
 from ..attention import Attention
 from ..base import Mixer
 from .samplers import DTYPE, SAMPLERS, Uniform

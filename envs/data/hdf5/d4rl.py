@@ -10,8 +10,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...errors import DataError, one_line
-from ...files import write_whole
+from ....base.errors import DataError, one_line
+from ....base.files import write_whole
 from ...spaces import Layout, checked_layout, flat_size
 from ...tasks.table import D4RL_SERVER, D4RLTask
 from ..assemble import Limits, assemble

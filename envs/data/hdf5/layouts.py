@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import h5py
 import numpy as np
 
-from ...errors import DataError, EnvsError
+from ....base.errors import AarenRLError, DataError
 from ..assemble import KNOWN_NAMES, OBSERVATIONS, STEP_NAMES, UNUSED_PREFIXES, Table
 from ..columns import ArrayColumn, Column, Tree
 from .opening import Hdf5Column, place_of, plain_entry
@@ -65,7 +65,7 @@ def _other(group: h5py.Group, name: str) -> dict[str, Tree]:
     """A column that has no known name; {}: it cannot be one."""
     try:
         entry = plain_entry(group, name, h5py.HLObject)
-    except EnvsError:
+    except AarenRLError:
         return {name: {}}  # it is not looked at, but the message has its name
     small = isinstance(entry, h5py.Dataset) and math.prod(entry.chunks or (1,)) <= max(entry.size, 2**16)
     return {name: Hdf5Column(entry) if small else {}}

@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import DataError, EnvsError, one_line
-from ...processes import start_child
+from ....base.errors import AarenRLError, DataError, one_line
+from ....base.processes import start_child
 from ..columns import check_size
 from ..download import verify_pin
 from ..storage import MappedArray, release, row_blocks
@@ -106,7 +106,7 @@ def read_all(path: str) -> None:
 
 def _read_group(group: h5py.Group, depth: int) -> None:
     for key in set(group) - _UNUSED:
-        with suppress(*_HDF5_ERRORS, EnvsError):
+        with suppress(*_HDF5_ERRORS, AarenRLError):
             entry = plain_entry(group, key, h5py.HLObject)
             if isinstance(entry, h5py.Dataset):
                 check_size([Hdf5Column(entry)], Path(group.file.filename))

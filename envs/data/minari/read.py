@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from ...errors import DataError, UsageError
-from ...files import alone, sha256
+from ....base.errors import DataError, UsageError
+from ....base.files import alone, sha256
+from ....base.system import require_memory, sync
 from ...spaces import Layout, flat_size, is_vector
-from ...system import require_memory, sync
 from ...tasks.names import get_task
 from ...tasks.table import D4RLTask
 from .. import columns

@@ -7,8 +7,8 @@ import sys
 from itertools import islice
 from typing import Any
 
-from ...errors import DataError, one_line
-from ...processes import start_child
+from ....base.errors import DataError, one_line
+from ....base.processes import start_child
 from .spec import check_minari_id, minari_dataset_dir, split_version
 
 _ASK = f"import sys; from {__name__} import print_answer; print_answer(sys.argv[1])"

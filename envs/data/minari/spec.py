@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError, UsageError, one_line
+from ....base.errors import DataError, UsageError, one_line
 from ...spaces import Layout, checked_layout, is_vector
 from ...tasks.table import Reference
 from .env_spec import Described, describe

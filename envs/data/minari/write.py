@@ -15,9 +15,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import DataError, UsageError, one_line
-from ...files import write_whole, writing
-from ...system import sync
+from ....base.errors import DataError, UsageError, one_line
+from ....base.files import write_whole, writing
+from ....base.system import sync
 from ...tasks.environment import close_env, entry_point_name, make_env
 from ..columns import hold_to_bounds, hold_to_choices
 from ..episodes import Episodes

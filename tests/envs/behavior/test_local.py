@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from aaren_rl.base.errors import SimulationError
 from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_env
 from aaren_rl.envs.behavior import local_sets as local_module
 from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
 from aaren_rl.envs.behavior.noise import policy_rows
 from aaren_rl.envs.behavior.policy import BehaviorPolicy, Job, WorkerPool, simulate
-from aaren_rl.envs.errors import SimulationError
 
 BEHAVIOR = Path(local_module.__file__).parent
 MEDIUM = BEHAVIOR / "hopper_380000.safetensors"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from d4rl_server import NAME, STEPS, TASK, Server, fetched, image, names, refused
 
+from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import UsageError, load_episodes
 from aaren_rl.envs.data import download as download_module
-from aaren_rl.envs.errors import ResourcesError
 
 
 @pytest.fixture

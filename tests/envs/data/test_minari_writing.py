@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from minari_sets import ID, small
 
+from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import DataError, SimulationError, UsageError
 from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.envs.data.minari.read import read_minari
 from aaren_rl.envs.data.minari.write import write_minari
-from aaren_rl.envs.errors import ResourcesError
 
 
 @pytest.mark.faults(9)

@@ -10,7 +10,7 @@ import pytest
 from d4rl_server import Server
 
 from aaren_rl.datasets.command import main
-from aaren_rl.envs import DataError, EnvsError, SimulationError, UsageError, load_episodes, load_task
+from aaren_rl.envs import AarenRLError, DataError, SimulationError, UsageError, load_episodes, load_task
 from aaren_rl.envs.data import download
 from aaren_rl.envs.data.load import resolve
 from aaren_rl.envs.data.ogbench import load_ogbench, ogbench_names
@@ -243,7 +243,7 @@ def test_what_does_not_go_with_it(folder, package):
     refused("correct the name", error=SimulationError, name="pointmaze-medum-navigate-singletask-v0")
     with pytest.raises(UsageError, match="datasets convert ogbench:ID"):
         load_task("mine", f"ogbench:{SET}", memory_map=True)
-    with pytest.raises(EnvsError, match="local"):
+    with pytest.raises(AarenRLError, match="local"):
         load_task("mine", f"ogbench:{SET}", local_steps=5000)
     with pytest.raises(UsageError, match="a name of their own"):
         load_task("hopper-medium", f"ogbench:{SET}")

@@ -1,4 +1,4 @@
-"""Errors of tasks, data and simulation, with exit codes; `aaren_rl.errors` has the other errors."""
+"""The errors of the project, with exit codes."""
 
 import errno
 
@@ -16,36 +16,62 @@ class AarenRLError(Exception):
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
 
 
-class EnvsError(AarenRLError):
-    """Base of the errors of tasks, data and simulation."""
-
-
-class UsageError(EnvsError):
+class UsageError(AarenRLError):
     """An argument is invalid, regardless of the data."""
 
     exit_code = 2
+
+
+class ArgumentError(UsageError, ValueError):
+    """An argument of a Python call is not valid."""
 
 
 class UnknownTaskError(UsageError):
     """A task or family name is not in the table."""
 
 
-class DataError(EnvsError):
+class DataError(AarenRLError):
     """A dataset is missing, damaged or does not fit."""
 
     exit_code = 3
 
 
-class SimulationError(EnvsError):
+class SimulationError(AarenRLError):
     """An environment cannot be made, or failed while it ran."""
 
     exit_code = 5
 
 
-class ResourcesError(EnvsError):
+class CheckpointError(AarenRLError):
+    """A checkpoint or policy cannot be read, or belongs to something else."""
+
+    exit_code = 4
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint file is damaged; an older checkpoint may be intact."""
+
+
+class NonFiniteActionError(AarenRLError, FloatingPointError):
+    """A policy's action is NaN or infinite; it was not returned."""
+
+    exit_code = 5
+
+
+class NumericsError(AarenRLError):
+    """Training produced NaN or infinity, or an exported model differs from PyTorch."""
+
+    exit_code = 6
+
+
+class ResourcesError(AarenRLError):
     """The machine lacks a resource, such as a renderer or disk space."""
 
     exit_code = 7
+
+
+class PeerError(AarenRLError):
+    """Another process of this run failed and has said why."""
 
 
 def one_line(text: object, limit: int = 200) -> str:

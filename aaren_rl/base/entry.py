@@ -1,17 +1,14 @@
-"""The errors of commands, and the one place that prints them."""
+"""Starts commands, and prints their errors in one place."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
 
-from .agents import errors as agents
-from .envs.errors import DISK_FULL, AarenRLError, EnvsError, ResourcesError, UsageError, one_line
-
-__all__ = ["AarenRLError", "EnvsError", "ResourcesError", "UsageError", "one_line"]
-__all__ += ["ArgumentError", "CheckpointError", "DamagedCheckpointError", "NonFiniteActionError", "NumericsError"]
-__all__ += ["PeerError", "explain", "run_command"]
+from .errors import DISK_FULL, AarenRLError, NonFiniteActionError, PeerError, ResourcesError, one_line
 
 SMALLER = (
     "use smaller batches: --steps-per-update, --context-length, --tbptt-length or --width in training, --episodes in "
@@ -19,38 +16,19 @@ SMALLER = (
 )
 
 
-class CheckpointError(AarenRLError):
-    """A checkpoint or policy cannot be read, or belongs to something else."""
+def start(room: str, argv: Sequence[str] | None = None) -> int:
+    """Imports the command of a package, "aaren_rl.train", and runs it; returns its exit code.
 
-    exit_code = 4
-
-
-class ArgumentError(UsageError, ValueError):
-    """An argument of a Python call is not valid; `except ValueError` also catches the errors of `agents`."""
-
-
-class NonFiniteActionError(AarenRLError, agents.NonFiniteActionError):
-    """An exported policy's action is NaN or infinite; it was not returned.
-
-    `Policy.act` raises the base class, `aaren_rl.agents.NonFiniteActionError`, which is no `AarenRLError`: `agents`
-    imports nothing of the project.
+    An interrupt during its imports, which take seconds, prints no traceback.
     """
-
-    exit_code = 5
-
-
-class DamagedCheckpointError(CheckpointError):
-    """A checkpoint file is damaged; an older checkpoint may be intact."""
-
-
-class NumericsError(AarenRLError):
-    """Training produced NaN or infinity, or an exported model differs from PyTorch."""
-
-    exit_code = 6
-
-
-class PeerError(AarenRLError):
-    """Another process of this run failed and has said why."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it
+            setattr(sys, name, open(os.devnull, "w"))
+    try:
+        return int(import_module(f"{room}.command").main(argv))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
@@ -82,7 +60,7 @@ def explain(error: Exception) -> tuple[str, int]:
     """The line that a user sees for an error, and the exit code."""
     if isinstance(error, AarenRLError):
         return str(error), error.exit_code
-    if isinstance(error, FloatingPointError):  # `agents.NonFiniteActionError`, and that of SAC
+    if isinstance(error, FloatingPointError):  # of SAC
         return str(error), NonFiniteActionError.exit_code
     said = one_line(error, 300)
     # torch raises a subclass of RuntimeError on a GPU, and a plain RuntimeError on the CPU.
@@ -95,3 +73,9 @@ def explain(error: Exception) -> tuple[str, int]:
         way_out = "free disk space; saved files are intact" if error.errno in DISK_FULL else "--debug shows where"
         return f"{where}{reason}; {way_out}", ResourcesError.exit_code
     return f"{type(error).__name__}: {said}; this is a bug in aaren-rl: please report it with the output of --debug", 1
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known name, or nothing if none is near."""
+    near = get_close_matches(given, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .errors import EnvsError, ResourcesError, SimulationError, one_line
+from .errors import AarenRLError, ResourcesError, SimulationError, one_line
 from .system import signal_at_parents_end
 
 GRACE = 1.5  # seconds for a child that saves first
@@ -110,7 +110,7 @@ def serve(answer: Callable[[Any], Any]) -> None:
         request = pickle.loads(_requests.get())
         try:
             answered = answer(request)
-        except EnvsError as error:
+        except AarenRLError as error:
             answered = _Failure(str(error))
         # The user's environment may raise anything: its message reaches the user, as one line, by the other process.
         except Exception as error:

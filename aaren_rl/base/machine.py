@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .envs.system import processor_name
+from .system import processor_name
 
 
 @dataclass(frozen=True)
