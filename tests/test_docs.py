@@ -152,6 +152,8 @@ def test_a_page_runs_from_top_to_bottom(page: Path, hopper_file: Path, trained_r
             (work / str(step.title)).write_text(step.text)
         elif step.kind == "python":
             run([sys.executable, "-W", "ignore", "-c", step.text], work, environment)
+        elif re.fullmatch(r"python \w+\.py", step.text):
+            run([sys.executable, "-W", "ignore", *step.text.split()[1:]], work, environment)
         elif COMMAND.search(step.text) and not NEEDS.search(step.text):
             run(small(step.text), work, environment)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
 from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_card, make_model
 from small_run import quick
 from torch import Tensor
@@ -59,6 +60,11 @@ def test_it_compares(registered: None, hopper_file: Path, tmp_path: Path, capsys
     assert "Decision-Fading" in capsys.readouterr().out
     cells, _ = read_results(tmp_path / "results.json")
     assert [cell.agent for cell in cells] == ["decision-aaren", "decision-fading"]
+
+
+def test_the_page_shows_this_module() -> None:
+    page = (ROOT / "docs" / "howto" / "own-agent.md").read_text(encoding="utf-8")
+    assert (Path(__file__).parent / "own_mixer.py").read_text(encoding="utf-8") in page
 
 
 def test_an_agent_that_nobody_registered_is_refused(hopper_file: Path, tmp_path: Path, capsys) -> None:
