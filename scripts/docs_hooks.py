@@ -1,7 +1,7 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
 In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
-`<!-- benchmark: scan -->` what `aaren-rl bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
+`<!-- benchmark: scan -->` what `scripts/bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
 of it is drawn, and formulas between dollars become MathML.
 """
 

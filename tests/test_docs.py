@@ -19,13 +19,12 @@ from checkout import ROOT
 import aaren_rl.base.errors
 from aaren_rl import cli
 from aaren_rl.__main__ import COMMANDS as COMMANDS_OF_THE_PACKAGE
-from aaren_rl.bench.command import BENCHMARKS
 from aaren_rl.datasets.command import make_parser as datasets_parser
 
 FOUND = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in FOUND if "node_modules" not in page.parts]
 BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:-m aaren_rl\.|aaren-rl )(\w\S*)")  # the two forms, each with the command's name
+COMMAND = re.compile(r"(?:-m aaren_rl\.|aaren-rl )\w|scripts/bench ")  # the two forms, and the benchmarks of the pages
 NEEDS = re.compile(r"# needs (a GPU|the network)")
 PROGRAMS = ("aaren-rl ", "python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
 
@@ -66,6 +65,8 @@ assert {"README.md", "docs/tutorial.md", "docs/howto/own-data.md", "docs/data.md
 
 def parsed(words: list[str]) -> tuple[str, list[str]]:
     """The name of the command in a line of either form, and its arguments."""
+    if words[0] == "scripts/bench":
+        return words[0], words[1:]
     at = next(i for i, word in enumerate(words) if word == "aaren-rl" or word.startswith("aaren_rl."))
     name, *arguments = words[at + 1 :] if words[at] == "aaren-rl" else [words[at][9:], *words[at + 1 :]]
     return name, arguments
@@ -75,7 +76,8 @@ def parsed(words: list[str]) -> tuple[str, list[str]]:
 def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the point where the command's work would begin."""
     name, arguments = parsed(shlex.split(line.split(" && ")[-1], comments=True))
-    module = importlib.import_module(f"aaren_rl.{name.replace('-', '_')}.command")
+    package = "benchmarks" if name == "scripts/bench" else f"aaren_rl.{name.replace('-', '_')}"
+    module = importlib.import_module(f"{package}.command")
     begun = []
     for runs in (cli, module):  # train's main calls it itself
         monkeypatch.setattr(runs, "run_command", lambda command, **_: begun.append(command) or 0, raising=False)
@@ -94,7 +96,7 @@ def test_the_reference_is_complete() -> None:
     folder = ROOT / "docs" / "reference"
     page = (folder / "commands.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^##+ (.+)\n\n<!-- help: \1 -->$", page, re.MULTILINE))
-    subcommands = {*(f"bench {name}" for name in BENCHMARKS), *(f"datasets {name}" for name in of_datasets())}
+    subcommands = {"bench rollout", *(f"datasets {name}" for name in of_datasets())}
     assert shown == {name.replace("-", "_") for name in COMMANDS_OF_THE_PACKAGE} | subcommands
     pages = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.md"))
     documented = [pkgutil.resolve_name(name) for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
@@ -122,8 +124,11 @@ SMALL = {
     "hub": "--episodes 1",
     "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 5000 --updates-per-step 0.05",
     "bench rollout": "--steps 60 --width 16 --layers 1",
-    "bench scan": "--lengths 64 128",
-    "bench train": "--sizes 16x1 --repeats 1",
+    "scripts/bench learning": "--updates 7 --recipes default:decision-aaren,width=16",
+    "scripts/bench memory": "--agents decision-aaren --reacher-seeds 0 --lengths 20 --updates 2",
+    "scripts/bench steering": "--episodes 2 --values 2",
+    "scripts/bench scan": "--lengths 64 128",
+    "scripts/bench train": "--sizes 16x1 --repeats 1",
 }
 RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]
 
@@ -162,9 +167,10 @@ def small(line: str) -> list[str]:
     """A command at a small scale, run by this Python."""
     words = shlex.split(line, comments=True)
     name, arguments = parsed(words)
-    if name == "bench":
+    if name.endswith("bench"):
         name += f" {arguments[0]}"
     own = {"torchrun": [sys.executable, "-m", "torch.distributed.run"], "python": [sys.executable]}
+    own["scripts/bench"] = [sys.executable, str(ROOT / "scripts" / "bench")]
     program = own.get(words[0], [str(Path(sys.executable).with_name(words[0]))])
     return [*program, *words[1:], *([] if "--resume" in words else shlex.split(SMALL.get(name, "")))]
 

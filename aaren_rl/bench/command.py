@@ -10,6 +10,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from matplotlib.figure import Figure
@@ -19,25 +20,21 @@ from ..base.files import check_outputs, write_json, write_whole
 from ..base.machine import Machine
 from ..base.ranges import THREADS
 from ..cli import Parser, import_registering, run
-from . import learning, memory, rollout, scan, steering, train
-
-# Each has HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which returns figures, and
-# `show(figures)` and `plot(figures)`, which return the lines to print and a matplotlib figure of them.
-MODULES = learning, steering, rollout, memory, train, scan
-BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
+from . import rollout
 
 
-def _parser() -> Parser:
-    parser = Parser("bench", "Measure time and memory. Each benchmark has its own --help.")
-    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    for name, benchmark in BENCHMARKS.items():
+def _parser(benchmarks: Sequence[ModuleType], prog: str) -> Parser:
+    parser = Parser(description="Measure time and memory. Each benchmark has its own --help.", prog=prog)
+    commands = parser.add_subparsers(required=True, metavar="BENCHMARK")
+    for benchmark in benchmarks:
+        name = benchmark.__name__.rpartition(".")[2]
         texts = {"help": benchmark.HELP, "description": benchmark.DESCRIPTION, "epilog": benchmark.EPILOG}
-        own = benchmarks.add_parser(name, **texts)
+        own = commands.add_parser(name, **texts)
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
         own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
-        own.add_shared(register=benchmark is steering)  # the others play the package's own environments
+        own.set_defaults(benchmark=benchmark)
     return parser
 
 
@@ -47,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # fail before minutes of measuring
         raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")
     import_registering(getattr(arguments, "register", None))
-    benchmark = BENCHMARKS[arguments.benchmark]
+    benchmark = arguments.benchmark
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads)
     try:
@@ -67,6 +64,18 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one benchmark. Returns the exit code."""
-    return run(_parser(), _run, argv)
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    benchmarks: Sequence[ModuleType] = (rollout,),
+    prog: str = "aaren-rl bench",
+) -> int:
+    """Run one benchmark. Returns the exit code.
+
+    Args:
+        benchmarks: modules with HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which
+            returns figures, and `show(figures)` and `plot(figures)`, which return the lines to print and a matplotlib
+            figure of them.
+        prog: the program's name in its --help.
+    """
+    return run(_parser(benchmarks, prog), _run, argv)

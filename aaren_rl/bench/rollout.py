@@ -250,3 +250,4 @@ def add_arguments(parser: Parser) -> None:
     for name, default, what in (("width", 128, "channels of a token"), ("layers", 3, "number of blocks")):
         parser.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default: %(default)s)")
     parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+    parser.add_shared(register=False)

@@ -9,6 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmarks import command as scripts_bench
+from benchmarks import peers
+from benchmarks import scan as bench_scan
+from benchmarks import train as bench_train
 from torch import Tensor
 
 from aaren_rl.agents import Attention, DecisionModel
@@ -16,10 +20,8 @@ from aaren_rl.agents.fast.rollout_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.bench import command as bench
-from aaren_rl.bench import harness, peers
+from aaren_rl.bench import harness
 from aaren_rl.bench import rollout as bench_rollout
-from aaren_rl.bench import scan as bench_scan
-from aaren_rl.bench import train as bench_train
 from aaren_rl.train.trainer import masked_mse
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()
@@ -27,6 +29,11 @@ SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()
 
 PEERS = peers.PEERS
+
+
+def main(arguments: list[str]) -> int:
+    """`aaren-rl bench` has rollout alone, scripts/bench the others."""
+    return (bench if arguments[0] == "rollout" else scripts_bench).main(arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +48,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measured(arguments: list[str], folder: Path) -> dict[str, object]:
     files = {"json": folder / "figures.json", "plot": folder / "figures.png"}
-    assert bench.main([*arguments, *(word for name, file in files.items() for word in (f"--{name}", str(file)))]) == 0
+    assert main([*arguments, *(word for name, file in files.items() for word in (f"--{name}", str(file)))]) == 0
     assert files["plot"].read_bytes().startswith(b"\x89PNG")
     return json.loads(files["json"].read_text())
 
 
 def gives_no_figures(arguments: list[str], error: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([*arguments, "--json", str(folder / "figures.json")]) == 6
+    assert main([*arguments, "--json", str(folder / "figures.json")]) == 6
     out, err = capsys.readouterr()
     assert out == "" and not (folder / "figures.json").exists()
     assert err.startswith(f"error: {error} the float64 reference by") and err.count("\n") == 1
@@ -55,7 +62,7 @@ def gives_no_figures(arguments: list[str], error: str, folder: Path, capsys: pyt
 
 def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads, files = torch.get_num_threads(), (tmp_path / "rollout.json", tmp_path / "rollout.svg")
-    assert bench.main([*ROLLOUT, "--json", str(files[0]), "--plot", str(files[1])]) == 0
+    assert main([*ROLLOUT, "--json", str(files[0]), "--plot", str(files[1])]) == 0
     assert torch.get_num_threads() == threads
     result = json.loads(files[0].read_text())
     assert result["machine"]["threads"] == 1 and result["machine"]["torch"] == torch.__version__
@@ -206,7 +213,7 @@ def test_a_wrong_gradient_gets_no_figures(
 )
 def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        code = bench.main(arguments)
+        code = main(arguments)
     except SystemExit as stopped:  # what the parser itself refuses
         code = stopped.code
     err = capsys.readouterr().err
@@ -218,7 +225,7 @@ def test_a_kernel_for_cpus_is_not_timed_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_scan, "choose_device", torch.device)
-    assert bench.main([*SCAN, "--device", "cuda", "--methods", "numba"]) == 2
+    assert main([*SCAN, "--device", "cuda", "--methods", "numba"]) == 2
     assert "--methods numba: its kernel is for CPUs; add --device cpu" in capsys.readouterr().err
 
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks import learning
+from benchmarks.command import main
+from benchmarks.learning import checkpoints, reached
 
-from aaren_rl.bench import learning
-from aaren_rl.bench.command import main
-from aaren_rl.bench.learning import checkpoints, reached
 from aaren_rl.envs import load_episodes
 
 

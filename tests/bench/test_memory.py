@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import memory
+from benchmarks.command import main
 
 from aaren_rl.base.errors import NumericsError
-from aaren_rl.bench import memory
-from aaren_rl.bench.command import main
 from aaren_rl.policies.folder import load_policy
 
 SMALL = [

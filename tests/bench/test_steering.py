@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from benchmarks.command import main as bench
+from benchmarks.steering import _difference, _steered, rank_correlation, show
 
-from aaren_rl.bench.command import main as bench
-from aaren_rl.bench.steering import _difference, _steered, rank_correlation, show
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.policies.folder import read_card

@@ -99,7 +99,7 @@ OTHERS = """
 compare --out c --agents nobody
 compare --out c --env a --source a b --env-id Good-v0
 bench rollout --modes x:y
-bench scan --lengths 0
+bench rollout --steps 0
 bench rollout --json /
 """
 
@@ -128,7 +128,6 @@ sweep PATH
 datasets info PATH
 datasets convert PATH x.hdf5
 train --env hopper-medium --source PATH
-bench steering PATH
 """
 WRITTEN = """
 export RUN --register odd_environments --force --out PATH

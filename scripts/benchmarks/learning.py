@@ -14,20 +14,20 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
-from ..agents import Policy
-from ..base.errors import UsageError
-from ..base.ranges import POSITIVE, SEED
-from ..cli import Parser, aligned, positive, progress_bar
-from ..envs import TASKS, Episodes, load_episodes
-from ..evaluate.held_out import READING, HeldOut, action_error, hold_out
-from ..policies.names import AGENTS, MARKS, label
-from ..train.acceleration import keep_freed_memory
-from ..train.config import RunConfig
-from ..train.contexts.batches import StepData
-from ..train.contexts.sampling import settle_context
-from ..train.settings import D4RL_SCALE, make_config
-from ..train.trainer import Stopwatch, Trainer
-from .harness import COMPARABLE, Figures, logarithmic, parallel_actions, require, table
+from aaren_rl.agents import Policy
+from aaren_rl.base.errors import UsageError
+from aaren_rl.base.ranges import POSITIVE, SEED
+from aaren_rl.bench.harness import COMPARABLE, Figures, logarithmic, parallel_actions, require, table
+from aaren_rl.cli import Parser, aligned, positive, progress_bar
+from aaren_rl.envs import TASKS, Episodes, load_episodes
+from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, hold_out
+from aaren_rl.policies.names import AGENTS, MARKS, label
+from aaren_rl.train.acceleration import keep_freed_memory
+from aaren_rl.train.config import RunConfig
+from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.contexts.sampling import settle_context
+from aaren_rl.train.settings import D4RL_SCALE, make_config
+from aaren_rl.train.trainer import Stopwatch, Trainer
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
 POINTS = 7  # evaluations per recipe, the last after all its gradient steps
@@ -49,8 +49,8 @@ the error minus the noise variance of the behavior policy, known exactly for loc
 cost to reach the error --error."""
 EPILOG = """\
 example:
-  aaren-rl bench learning --env hopper-medium --updates 1500 --plot learning.png
-  aaren-rl bench learning --recipes default:decision-aaren default:decision-aaren,dropout=0.1"""
+  scripts/bench learning --env hopper-medium --updates 1500 --plot learning.png
+  scripts/bench learning --recipes default:decision-aaren default:decision-aaren,dropout=0.1"""
 
 
 def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
@@ -64,7 +64,7 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
         for change in changes:
             key, _, text = change.partition("=")
             if (setting := key.replace("-", "_")) in FIXED:
-                raise UsageError(f"{key} is not part of a recipe; leave it out, or see bench learning --help")
+                raise UsageError(f"{key} is not part of a recipe; leave it out, or see scripts/bench learning --help")
             try:
                 given[setting] = yaml.safe_load(text)
             except yaml.YAMLError as error:
@@ -244,3 +244,4 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--error", type=POSITIVE.number, metavar="X", help="error to reach (default: the last recipe's last)"
     )
+    parser.add_shared(register=False)

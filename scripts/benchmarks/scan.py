@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..agents import kernels, prefix_scan
-from ..agents.scan.parallel import PARALLEL
-from ..base.errors import UsageError
-from ..base.machine import device_name
-from ..cli import Parser, choose_device, positive
-from ..train.acceleration import keep_freed_memory
-from .harness import Figures, Work, in_turns, logarithmic, ratio, require, table
+from aaren_rl.agents import kernels, prefix_scan
+from aaren_rl.agents.scan.parallel import PARALLEL
+from aaren_rl.base.errors import UsageError
+from aaren_rl.base.machine import device_name
+from aaren_rl.bench.harness import Figures, Work, in_turns, logarithmic, ratio, require, table
+from aaren_rl.cli import Parser, choose_device, positive
+from aaren_rl.train.acceleration import keep_freed_memory
 
 METHODS = (*kernels.TYPES, *PARALLEL)
 ATTENTION = "attention"  # replaced by the scan; quadratic in the length
@@ -36,7 +36,7 @@ that the forward pass must read and write (scores and values in, outputs out) wi
 memory."""
 EPILOG = """\
 example:
-  aaren-rl bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
+  scripts/bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
 
 
 def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> float:
@@ -180,3 +180,4 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--dim", type=positive, default=64, help="channels per head (default: %(default)s)")
     parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
+    parser.add_shared(register=False)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..train.contexts.batches import Batch
-from ..train.trainer import masked_mse
+from aaren_rl.train.contexts.batches import Batch
+from aaren_rl.train.trainer import masked_mse
 
 Predict = Callable[[Batch], Tensor]  # actions (B, T, A)
 Update = Callable[[], Tensor]  # returns the mask of its batch, False for padding

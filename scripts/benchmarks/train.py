@@ -19,18 +19,19 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..agents import DecisionModel
-from ..agents.model.decision import ACTED_ON
-from ..base.errors import UsageError
-from ..base.machine import device_name
-from ..cli import Parser, choose_device, positive
-from ..envs import Episodes, get_task
-from ..train.acceleration import keep_freed_memory, uses_bfloat16
-from ..train.config import RunConfig
-from ..train.contexts.batches import Batch, StepData, part
-from ..train.settings import make_config
-from ..train.trainer import Trainer, masked_mse
-from .harness import Figures, Work, in_turns, ratio, require, table
+from aaren_rl.agents import DecisionModel
+from aaren_rl.agents.model.decision import ACTED_ON
+from aaren_rl.base.errors import UsageError
+from aaren_rl.base.machine import device_name
+from aaren_rl.bench.harness import Figures, Work, in_turns, ratio, require, table
+from aaren_rl.cli import Parser, choose_device, positive
+from aaren_rl.envs import Episodes, get_task
+from aaren_rl.train.acceleration import keep_freed_memory, uses_bfloat16
+from aaren_rl.train.config import RunConfig
+from aaren_rl.train.contexts.batches import Batch, StepData, part
+from aaren_rl.train.settings import make_config
+from aaren_rl.train.trainer import Trainer, masked_mse
+
 from .peers import PEERS, make_peers
 
 Pair: TypeAlias = tuple[str, str]  # name and precision
@@ -59,7 +60,7 @@ gradient step relative to a product of 2048 x 2048 matrices in the same precisio
 EPILOG = """\
 example:
   pip install 'aaren-rl[bench]'       # the peers; without them only this package is timed
-  aaren-rl bench train --threads 2 --json train.json --plot train.png"""
+  scripts/bench train --threads 2 --json train.json --plot train.png"""
 
 
 def make_episodes(steps: int) -> Episodes:
@@ -298,3 +299,4 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
     parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
+    parser.add_shared(register=False)

@@ -15,17 +15,17 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ..base.errors import UsageError
-from ..base.ranges import GUIDANCE, SEED
-from ..cli import Parser, aligned, positive, progress_bar
-from ..envs import Reference, normalized_score
-from ..evaluate.held_out import all_episodes
-from ..evaluate.play import EpisodePlan, guided, score_policy
-from ..evaluate.scores import Score
-from ..policies.card import PolicyCard
-from ..policies.folder import load_policy, read_card
-from ..policies.names import AUTO, MARKS, label
-from .harness import Figures
+from aaren_rl.base.errors import UsageError
+from aaren_rl.base.ranges import GUIDANCE, SEED
+from aaren_rl.bench.harness import Figures
+from aaren_rl.cli import Parser, aligned, positive, progress_bar
+from aaren_rl.envs import Reference, normalized_score
+from aaren_rl.evaluate.held_out import all_episodes
+from aaren_rl.evaluate.play import EpisodePlan, guided, score_policy
+from aaren_rl.evaluate.scores import Score
+from aaren_rl.policies.card import PolicyCard
+from aaren_rl.policies.folder import load_policy, read_card
+from aaren_rl.policies.names import AUTO, MARKS, label
 
 LOWEST = 0.05  # quantile of dataset returns for the lowest target; the best return is the highest
 
@@ -37,7 +37,7 @@ count as its seeds. Prints the achieved returns, Spearman's rank correlation of 
 range of scores from the lowest to the highest target, in points of the normalized score."""
 EPILOG = """\
 example:
-  aaren-rl bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg
+  scripts/bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg
 """
 
 
@@ -178,3 +178,4 @@ def add_arguments(parser: Parser) -> None:
         default=1.0,
         help="as in evaluate (default: %(default)g)",
     )
+    parser.add_shared()

@@ -20,27 +20,27 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..agents import Policy
-from ..base.errors import AarenRLError
-from ..base.files import write_json
-from ..base.ranges import COUNT_FROM_0, Range
-from ..cli import Parser, positive, progress_bar
-from ..compare.measure import measured_on
-from ..compare.report.figures import INK, SOFT, paint
-from ..envs import Episodes, get_task
-from ..envs import rollout as play
-from ..envs.memory import reacher
-from ..envs.memory.reacher import SHOWN, target_distances
-from ..envs.simulation.rollout import Recorder
-from ..envs.tasks.built_in import LONGEST
-from ..policies.folder import load_policy
-from ..policies.names import label, style
-from ..runs.folder import read_metrics
-from ..sweep.processes import CellJob, make_job
-from ..sweep.schedule import run_cells
-from ..train.config import RunConfig
-from . import rollout
-from .harness import COMPARABLE, Figures, parallel_actions, require, table
+from aaren_rl.agents import Policy
+from aaren_rl.base.errors import AarenRLError
+from aaren_rl.base.files import write_json
+from aaren_rl.base.ranges import COUNT_FROM_0, Range
+from aaren_rl.bench import rollout
+from aaren_rl.bench.harness import COMPARABLE, Figures, parallel_actions, require, table
+from aaren_rl.cli import Parser, positive, progress_bar
+from aaren_rl.compare.measure import measured_on
+from aaren_rl.compare.report.figures import INK, SOFT, paint
+from aaren_rl.envs import Episodes, get_task
+from aaren_rl.envs import rollout as play
+from aaren_rl.envs.memory import reacher
+from aaren_rl.envs.memory.reacher import SHOWN, target_distances
+from aaren_rl.envs.simulation.rollout import Recorder
+from aaren_rl.envs.tasks.built_in import LONGEST
+from aaren_rl.policies.folder import load_policy
+from aaren_rl.policies.names import label, style
+from aaren_rl.runs.folder import read_metrics
+from aaren_rl.sweep.processes import CellJob, make_job
+from aaren_rl.sweep.schedule import run_cells
+from aaren_rl.train.config import RunConfig
 
 Distances = npt.NDArray[np.float64]
 
@@ -74,8 +74,8 @@ decision-transformer acts on its last 20 steps. {CACHE} is trained on whole epis
 key-value cache of them. Both are evaluated up to {SHORT:,} steps. To resume after an interrupt, run it again."""
 EPILOG = f"""\
 example:
-  aaren-rl bench memory --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
-  aaren-rl bench memory --seeds 1 --reacher-seeds 0 --agents decision-aaren decision-gru --lengths 100 1000"""
+  scripts/bench memory --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
+  scripts/bench memory --seeds 1 --reacher-seeds 0 --agents decision-aaren decision-gru --lengths 100 1000"""
 
 
 def jobs(env: str, arguments: argparse.Namespace, seeds: int, settings: dict[str, Any]) -> list[CellJob]:
@@ -307,3 +307,4 @@ def add_arguments(parser: Parser) -> None:
     add("--episodes", type=positive, metavar="N", default=20, help="episodes of Reacher-Recall (default: %(default)s)")
     add("--updates", type=positive, metavar="N", help="gradient steps of every run (default: those of the task)")
     add("--out", type=Path, metavar="DIR", default=Path("runs/memory"), help="folder of runs (default: %(default)s)")
+    parser.add_shared(register=False)
