@@ -24,7 +24,7 @@ except ImportError as error:
 
 from aaren_rl.agents import kernels
 from aaren_rl.envs import Episodes
-from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.settings import make_config
 from aaren_rl.train.trainer import Trainer
 

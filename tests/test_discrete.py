@@ -44,7 +44,7 @@ from aaren_rl.runtime import OnnxPolicy, from_bytes
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.command import main as train
 from aaren_rl.train.config import RunConfig
-from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.settings import make_config
 from aaren_rl.train.trainer import Trainer, masked_cross_entropy
 from aaren_rl.vector import VectorPolicy

@@ -115,7 +115,7 @@ def train_policy(
     if episodes is None:
         settings = {"env": env, **settings}
     else:
-        from . import own_episodes
+        from .data import own as own_episodes
 
         settings, file = own_episodes.as_settings(episodes, env, Path(out), settings)
         save = partial(own_episodes.save, episodes, file)

@@ -24,7 +24,7 @@ from ..base.errors import NumericsError
 
 if TYPE_CHECKING:
     from ..envs import Episodes
-    from .contexts.batches import StepData
+    from .data.batches import StepData
 
 GAMMA = 0.997  # with 0.99 a hopper falls 300 steps later, where its critic does not see it
 CUT = 250  # last steps of an episode that a time limit ended: their returns lack what would have come

@@ -32,10 +32,10 @@ from ..runs.folder import has_checkpoint
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
 from .config import RunConfig
-from .contexts.batches import StepData
-from .contexts.sampling import settle_context
 from .critic import FIT_UPDATES as CRITIC_UPDATES
 from .critic import PER_UPDATE, fit_critic
+from .data.batches import StepData
+from .data.sampling import settle_context
 from .ranks import Ranks
 from .settings import Job, to_dict
 from .trainer import Trainer

@@ -16,8 +16,8 @@ from ..base.errors import CheckpointError, one_line
 from ..policies.folder import UNUSED
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
-from .contexts.batches import StepData, part, part_of_rows
-from .contexts.sampling import Carried, TbpttSampler, make_sampler
+from .data.batches import StepData, part, part_of_rows
+from .data.sampling import Carried, TbpttSampler, make_sampler
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 

@@ -24,8 +24,8 @@ from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, hold_out
 from aaren_rl.policies.names import AGENTS, MARKS, label
 from aaren_rl.train.acceleration import keep_freed_memory
 from aaren_rl.train.config import RunConfig
-from aaren_rl.train.contexts.batches import StepData
-from aaren_rl.train.contexts.sampling import settle_context
+from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data.sampling import settle_context
 from aaren_rl.train.settings import D4RL_SCALE, make_config
 from aaren_rl.train.trainer import Stopwatch, Trainer
 

@@ -28,7 +28,7 @@ from aaren_rl.cli import Parser, choose_device, positive
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.acceleration import keep_freed_memory, uses_bfloat16
 from aaren_rl.train.config import RunConfig
-from aaren_rl.train.contexts.batches import Batch, StepData, part
+from aaren_rl.train.data.batches import Batch, StepData, part
 from aaren_rl.train.settings import make_config
 from aaren_rl.train.trainer import Trainer, masked_mse
 

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
-from aaren_rl.train.contexts.batches import StepData
-from aaren_rl.train.contexts.sampling import EpisodeSampler, MixedSampler, WindowSampler
+from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data.sampling import EpisodeSampler, MixedSampler, WindowSampler
 
 
 def test_windows_are_cut_only_by_the_episodes_end() -> None:

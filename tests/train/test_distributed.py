@@ -20,8 +20,8 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train import ranks
 from aaren_rl.train.command import main as train
-from aaren_rl.train.contexts.batches import part
-from aaren_rl.train.contexts.sampling import TbpttSampler
+from aaren_rl.train.data.batches import part
+from aaren_rl.train.data.sampling import TbpttSampler
 from aaren_rl.train.training_run import find_checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

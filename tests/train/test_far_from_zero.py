@@ -18,7 +18,7 @@ from aaren_rl.envs.data.observations import is_far, moments, narrowed, read_obse
 from aaren_rl.envs.data.storage import allocate, gather, release, should_map
 from aaren_rl.export.model import make_model, make_onnx_policy
 from aaren_rl.policies.card import card_from_json
-from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.data.batches import StepData
 
 RNG = np.random.default_rng(0)
 NEAR = RNG.normal(size=(200, 3))

@@ -12,7 +12,7 @@ from windows import SCALE, make_episodes
 from aaren_rl.agents import Policy
 from aaren_rl.train import acceleration
 from aaren_rl.train import trainer as module
-from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
 from aaren_rl.train.training_run import acting_policy

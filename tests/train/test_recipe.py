@@ -30,7 +30,7 @@ from aaren_rl.evaluate.held_out import all_episodes, hold_out
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import training_run
-from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.loop import fit_return
 from aaren_rl.train.training_run import behavior_mode, return_bounds
 

@@ -15,8 +15,8 @@ from windows import SCALE, generator, make_data, make_episodes
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.train import training_run
 from aaren_rl.train.config import DataConfig
-from aaren_rl.train.contexts.batches import StepData
-from aaren_rl.train.contexts.sampling import make_sampler
+from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data.sampling import make_sampler
 from aaren_rl.train.optimizers import rates_at
 from aaren_rl.train.settings import build_config, make_config
 from aaren_rl.train.trainer import Trainer, masked_mse

@@ -21,7 +21,7 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import loop
 from aaren_rl.train.command import main as train
-from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.data.batches import StepData
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
 SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split()

@@ -1,1 +1,0 @@
-"""Batches of gradient steps: how they are sampled, and which contexts suit a dataset."""

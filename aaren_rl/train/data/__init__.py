@@ -1,0 +1,1 @@
+"""The data of a run: read, on the training device, in batches of every context."""
