@@ -13,7 +13,7 @@ from import_graph import circles, graph, imports
 
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 # Of agents, from the ground up; what stands on the last one is for tests and benchmarks.
-FLOORS = "discrete arguments kernels scan mixers model fast policy_state".split()
+FLOORS = "discrete arguments stacked kernels scan mixers model fast policy_state".split()
 FLOORS += "rollouts policy variants public".split()
 BASE = "aaren_rl.base"
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))

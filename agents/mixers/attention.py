@@ -31,7 +31,7 @@ class Attention(HeadMixer):
         dropout: probability, on the attention weights (min-decision-transformer).
     """
 
-    recordable, exported = True, True
+    recordable, exported, stackable = True, True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads)

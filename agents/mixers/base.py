@@ -47,14 +47,16 @@ class Mixer(RowModule):
         compiled_step: whether `kernels/step.py` computes its step, from its `step_weights`.
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         exported: whether `aaren_rl.export` writes it as an ONNX graph, by its `graph`.
+        stackable: whether it takes the weights of several mixers, stacked, as `agents.stacked` makes them.
     """
 
     constant_state: bool = False
     compiled_step: bool = False
     recordable: bool = False
     exported: bool = False
+    stackable: bool = False
 
-    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported")
+    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported", "stackable")
 
     def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
         super().__init_subclass__(**keywords)
