@@ -1,4 +1,4 @@
-"""`aaren-rl COMMAND ...`, the same as `python -m aaren_rl.COMMAND ...`."""
+"""`aaren-rl COMMAND ...`, the same as `python -m aaren_rl COMMAND ...`."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ with RunFolder(Path("held")):
 """
 SMALL = "--width 16 --layers 1 --heads 2 --steps-per-update 200"
 TRAIN = "-m aaren_rl.train --env hopper-medium"
-EVALUATE = "-m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0 --episodes 33"  # by workers
+EVALUATE = "-m aaren_rl evaluate runs/hopper-medium/decision-aaren/seed0 --episodes 33"  # by workers
 FIRST = f"{TRAIN} --source local --local-steps 1000 --updates 3 --eval-episodes 1 --final-episodes 1 {SMALL}"
 COMPARE = (
-    f"-m aaren_rl.compare --env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out compared -- {SMALL}"
+    f"-m aaren_rl compare --env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out compared -- {SMALL}"
 )
-EXPORT = "-m aaren_rl.export runs/hopper-medium/decision-aaren/seed0 --out exported.onnx"
+EXPORT = "-m aaren_rl export runs/hopper-medium/decision-aaren/seed0 --out exported.onnx"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`python -m aaren_rl.train`."""
+"""`python -m aaren_rl.train`, and by it `torchrun -m aaren_rl.train`."""
 
 import sys
 

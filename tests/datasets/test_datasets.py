@@ -140,7 +140,7 @@ def test_list_registers_environments(folder, capsys):
 
 
 def test_a_closed_output(folder):
-    command = f"{sys.executable} -m aaren_rl.datasets list"
+    command = f"{sys.executable} -m aaren_rl datasets list"
     closed = subprocess.run(f"{command} >&- 2>&-", shell=True, cwd=folder)
     assert closed.returncode == 0
 

@@ -1,8 +1,0 @@
-"""`python -m aaren_rl.sweep`."""
-
-import sys
-
-from ..base.entry import start
-
-if __name__ == "__main__":
-    sys.exit(start(__package__))
