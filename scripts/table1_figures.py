@@ -13,7 +13,18 @@ from matplotlib.lines import Line2D
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
 from aaren_rl.compare.report.figures import DATA, INK, SOFT, paint
-from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, profiles, summarize
+from aaren_rl.compare.statistics import (
+    ENDS,
+    MIN_SEEDS,
+    Estimate,
+    Floats,
+    aggregate,
+    differences,
+    group,
+    resampled,
+    shared_scores,
+    summarize,
+)
 from aaren_rl.policies.names import label, style
 
 OURS, THEIRS = "decision-aaren", "decision-transformer"
@@ -21,6 +32,7 @@ RIVALS = (THEIRS, "bc-top10")
 COLUMNS = 3  # of panels
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
 THRESHOLDS = np.linspace(0, 120, 241)
+PROFILE_RESAMPLES = 2_000  # of a whole curve
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
@@ -102,6 +114,26 @@ def profile(cells: Sequence[Cell]) -> Figure:
     paint(axes)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)
     return figure
+
+
+def profiles(cells: Sequence[Cell], thresholds: Floats) -> dict[str, tuple[Floats, Floats, Floats]]:
+    """Every agent's performance profile (Agarwal et al. 2021) over the tasks that `aggregate` takes, if there are any.
+
+    The share of its runs that score above each threshold, over tasks of equal weight, and the ends of a pointwise 95%
+    interval, the shares themselves where seeds are too few for one; all are (T,).
+    """
+    envs, by_agent = shared_scores(cells)
+    found = {}
+    for agent, scores in by_agent.items() if envs else ():
+        low = high = shares = _shares(thresholds, scores)
+        if min(map(len, scores)) >= MIN_SEEDS:
+            low, high = np.quantile(_shares(thresholds, resampled(scores, PROFILE_RESAMPLES)), ENDS, axis=0)
+        found[agent] = shares, low, high
+    return found
+
+
+def _shares(thresholds: Floats, strata: Sequence[Floats]) -> Floats:
+    return np.asarray(np.mean([(scores[..., None] > thresholds).mean(axis=-2) for scores in strata], axis=0))
 
 
 def steering(cells: Sequence[Cell]) -> Figure:

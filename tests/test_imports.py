@@ -1,45 +1,48 @@
-"""Who may import whom, at any depth: in function bodies, and in what only type checkers see.
+"""scripts/check_imports finds imports that the layout does not allow, and there are none."""
 
-`aaren_rl` imports `agents` and `envs`; those two import `aaren_rl/base`, and neither each other nor the rest. The base
-imports nothing of the project. The rooms of `agents` are floors, and no module is in a circle.
-"""
+from __future__ import annotations
 
-import ast
-import sys
+from pathlib import Path
 
+import networkx as nx
 import pytest
-from checkout import ROOT
-from import_graph import circles, graph, imports
+from checkout import load_script
 
-MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
-# Of agents, from the ground up; what stands on the last one is for tests and benchmarks.
-FLOORS = "discrete arguments stacked kernels scan mixers model fast policy_state".split()
-FLOORS += "rollouts policy variants public".split()
-BASE = "aaren_rl.base"
-FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))
+layout = load_script("check_imports")
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_imports_follow_the_layout(path):
-    folder, wrong = path.parts[0], []
-    for module, dots, _ in imports(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        top = module.partition(".")[0]
-        base = (
-            dots == len(path.parts) and top == "base"
-        )  # agents/mixers/x.py has two dots of its own; a third is aaren_rl
-        leaves = dots >= len(path.parts) and not (base and folder in MAPPED)
-        banned = MAPPED if folder == "aaren_rl" else {*MAPPED, "aaren_rl"}
-        own = {*sys.stdlib_module_names, "torch", "numpy"} | ({"numba", "triton"} if "kernels" in path.parts else set())
-        if leaves or (dots == 0 and (top in banned or (folder == "agents" and top not in own))):
-            wrong.append("." * dots + module)
-    assert wrong == []
+def test_every_import_follows_the_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert layout.main() == 0, capsys.readouterr().out
 
 
-def test_agents_have_floors_and_no_import_is_in_a_circle_or_of_another_command():
-    found = graph()
-    floor = {name: FLOORS.index(name.split(".")[2]) for name in found if name.startswith("aaren_rl.agents.")}
-    assert [(a, b) for a, b in found.edges if {a, b} <= floor.keys() and floor[b] > floor[a]] == []
-    assert [(a, b) for a, b in found.edges if a.startswith(BASE) and not b.startswith(BASE)] == []
-    assert circles(found) == []
-    commands = [(a, b) for a, b in found.edges if b.endswith(".command")]
-    assert [(a, b) for a, b in commands if not a.startswith(b.removesuffix("command"))] == []
+@pytest.mark.parametrize(
+    ("path", "line", "allowed"),
+    [
+        ("agents/scan/a.py", "from ..kernels import x", True),
+        ("agents/scan/a.py", "from ...base.errors import x", True),
+        ("agents/scan/a.py", "from ...envs import x", False),
+        ("agents/scan/a.py", "import scipy", False),
+        ("agents/scan/a.py", "import numba", False),
+        ("agents/kernels/a.py", "import numba", True),
+        ("agents/policy.py", "def f():\n    from agents.scan import x", False),
+        ("envs/data/a.py", "import scipy", True),
+        ("envs/data/a.py", "from aaren_rl.cli import x", False),
+        ("envs/load.py", "from ..cli import x", False),
+        ("aaren_rl/cli.py", "from .agents import x", True),
+        ("aaren_rl/cli.py", "import agents", False),
+    ],
+)
+def test_an_import_of_a_file(path: str, line: str, allowed: bool) -> None:
+    module = line.removesuffix(" import x").split()[-1]
+    assert list(layout.wrong_imports(Path(path), line)) == ([] if allowed else [f"{path}: imports {module}"])
+
+
+def test_imports_between_modules() -> None:
+    """One downward, then one upward, one out of the base, one of another command, and a circle."""
+    good = [("aaren_rl.agents.policy", "aaren_rl.agents.scan.prefix"), ("aaren_rl.cli", "aaren_rl.base.errors")]
+    good += [("aaren_rl.train.__main__", "aaren_rl.train.command")]
+    bad = [("aaren_rl.agents.scan.prefix", "aaren_rl.agents.model.trunk"), ("aaren_rl.base.files", "aaren_rl.runtime")]
+    bad += [("aaren_rl.hub.folder", "aaren_rl.train.command")]
+    circle = [("aaren_rl.a", "aaren_rl.b"), ("aaren_rl.b", "aaren_rl.a")]
+    found = list(layout.wrong_edges(nx.DiGraph([*good, *bad, *circle])))
+    assert found == [*(f"{a}: imports {b}" for a, b in bad), "aaren_rl.a and aaren_rl.b: import each other"]

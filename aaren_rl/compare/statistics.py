@@ -1,6 +1,6 @@
 """Statistics over training seeds, with intervals that claim no more than so few seeds can tell.
 
-Means, stratified bootstrap, probability of improvement and performance profiles are those of Agarwal et al. 2021, "Deep
+Means, stratified bootstrap and probability of improvement are those of Agarwal et al. 2021, "Deep
 Reinforcement Learning at the Edge of the Statistical Precipice"; the tests hold them against its library, rliable.
 """
 
@@ -23,7 +23,6 @@ Statistic = Callable[[Sequence[Floats]], Floats]
 
 ENDS = (1 - 0.95) / 2, (1 + 0.95) / 2  # quantiles
 RESAMPLES = 10_000
-PROFILE_RESAMPLES = 2_000  # of a whole curve
 # Resampled, two scores have only three means, and one has a single one: an interval would show nothing but the scores.
 MIN_SEEDS = 3
 
@@ -113,7 +112,7 @@ def summarize(cells: Sequence[Cell]) -> list[Summary]:
 
 def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
     """Every agent over the tasks that all agents have normalized scores of; nothing where those are fewer than two."""
-    envs, by_agent = _shared_scores(cells)
+    envs, by_agent = shared_scores(cells)
     means = _mean_of_means, _interquartile_mean
     return [
         Aggregate(agent, tuple(envs), sum(map(len, scores)), *(_estimate(mean, scores) for mean in means))
@@ -133,22 +132,6 @@ def improvements(cells: Sequence[Cell]) -> list[Pair]:
     return _pairs(cells, _superiority)
 
 
-def profiles(cells: Sequence[Cell], thresholds: Floats) -> dict[str, tuple[Floats, Floats, Floats]]:
-    """Every agent's performance profile over the tasks that `aggregate` takes; nothing where there are none.
-
-    The share of its runs that score above each threshold, over tasks of equal weight, and the ends of a pointwise 95%
-    interval, the shares themselves where seeds are too few for one; all are (T,).
-    """
-    envs, by_agent = _shared_scores(cells)
-    found = {}
-    for agent, scores in by_agent.items() if envs else ():
-        low = high = shares = _shares(thresholds, scores)
-        if min(map(len, scores)) >= MIN_SEEDS:
-            low, high = np.quantile(_shares(thresholds, _resampled(scores, PROFILE_RESAMPLES)), ENDS, axis=0)
-        found[agent] = shares, low, high
-    return found
-
-
 def resample(values: Floats, count: int, rng: np.random.Generator) -> Floats:
     """As many values as there are, drawn with replacement, `count` times: (count, N)."""
     return values[rng.integers(len(values), size=(count, len(values)))]
@@ -160,7 +143,8 @@ def interval_of(resamples: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
+def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
+    """The tasks that all agents have normalized scores of, and every agent's scores, task by task."""
     groups, agents = group(cells), agents_of(cells)
     envs = [env for env, of in groups.items() if len(of) == len(agents) and all(map(_normalized, of.values()))]
     return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
@@ -206,8 +190,8 @@ def _normalized(runs: list[Cell]) -> bool:
     return all(cell.last.normalized_score_mean is not None for cell in runs)
 
 
-def _resampled(strata: Sequence[Floats], count: int) -> list[Floats]:
-    """Every stratum on its own; the same draws every time."""
+def resampled(strata: Sequence[Floats], count: int) -> list[Floats]:
+    """Every stratum drawn with replacement on its own, `count` times; the same draws every time."""
     rng = np.random.default_rng(0)
     return [resample(stratum, count, rng) for stratum in strata]
 
@@ -215,7 +199,7 @@ def _resampled(strata: Sequence[Floats], count: int) -> list[Floats]:
 def _estimate(statistic: Statistic, strata: list[Floats]) -> Estimate:
     # Of rliable's methods the one that is defined for scores that are all alike, too: percentiles.
     several = min(map(len, strata)) >= MIN_SEEDS
-    drawn = interval_of(statistic(_resampled(strata, RESAMPLES))) if several else None
+    drawn = interval_of(statistic(resampled(strata, RESAMPLES))) if several else None
     return Estimate(float(statistic(strata)), drawn)
 
 
@@ -242,7 +226,3 @@ def _superiority(strata: Sequence[Floats]) -> Floats:
     pairs = zip(strata[::2], strata[1::2], strict=True)
     signs = [np.sign(first[..., :, None] - second[..., None, :]).mean(axis=(-2, -1)) for first, second in pairs]
     return np.asarray(np.mean([0.5 + 0.5 * sign for sign in signs], axis=0))
-
-
-def _shares(thresholds: Floats, strata: Sequence[Floats]) -> Floats:
-    return np.asarray(np.mean([(scores[..., None] > thresholds).mean(axis=-2) for scores in strata], axis=0))

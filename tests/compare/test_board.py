@@ -39,7 +39,7 @@ def run_of(c: Cell) -> str:
 
 @pytest.fixture(scope="module")
 def get(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """What TensorBoard answers to an address, a query and a body."""
+    """What TensorBoard answers to an address and a query."""
     from tensorboard.program import TensorBoard  # warns
 
     out = tmp_path_factory.mktemp("compared")
@@ -52,11 +52,10 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     program.configure(["tensorboard", "--logdir", str(out / "tensorboard"), *options])
     server = program.launch()  # in a thread
 
-    def get(path: str, body: dict[str, Any] | None = None, **query: str) -> Any:
-        address, data = f"{server}data/{path}?{urllib.parse.urlencode(query)}", body and json.dumps(body).encode()
-        request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
+    def get(path: str, **query: str) -> Any:
+        address = f"{server}data/{path}?{urllib.parse.urlencode(query)}"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy does not reach the loopback
-        with opener.open(request, timeout=60) as answer:
+        with opener.open(address, timeout=60) as answer:
             return json.load(answer) if "json" in answer.headers["Content-Type"] else answer.read()
 
     while len(runs := get("runs")) <= len(cells()):
@@ -69,7 +68,7 @@ def test_every_agent_has_the_same_curves_and_scores_come_first(get: Callable[...
     tags = get("plugin/scalars/tags")
     assert sorted(get("runs")) == sorted([WHOLE, *tags]) and set(tags) == {run_of(c) for c in cells()}
     for c in cells():
-        shown = [tag.removesuffix(f"/{c.env}") for tag in sorted(tags[run_of(c)]) if not tag.startswith("hparam/")]
+        shown = [tag.removesuffix(f"/{c.env}") for tag in sorted(tags[run_of(c)])]
         assert shown == [
             "eval/mean_return" if c.env == "pendulum" else "eval/normalized_score",
             *("final_score/best", "final_score/last", "final_score/mean_of_last", "model/parameters"),
@@ -90,34 +89,6 @@ def test_every_agent_has_the_same_curves_and_scores_come_first(get: Callable[...
     assert curve("model/state_bytes") == [[cost.step, cost.state_bytes] for cost in c.action_cost]
     assert curve("steering/achieved_return") == [[25, 17], [50, 34], [75, 51], [100, 68]]  # percent of the largest
     assert curve("steering/target_return") == [[25, 1200], [50, 2400], [75, 3600], [100, 4800]]
-
-
-def test_custom_scalars_overlay_the_agents(get: Callable[..., Any]) -> None:
-    layout = get("plugin/custom_scalars/layout")
-    assert [category["title"] for category in layout["category"]] == list(ENVS)
-    for category in layout["category"]:
-        charts = {chart["title"]: chart["multiline"]["tag"] for chart in category["chart"]}
-        assert len(charts["final score"]) == 3 and len(charts["achieved return against target return"]) == 2
-        for env, agent in product(ENVS, AGENTS):
-            query = {"run": f"{env}/{agent}/seed1", "tag": charts["final score"][0]}
-            found = get("plugin/custom_scalars/scalars", **query)["tag_to_events"]
-            assert len(found) == (env == category["title"])
-
-
-def test_the_table_of_hparams_has_a_row_for_every_cell(get: Callable[..., Any]) -> None:
-    columns = get("plugin/hparams/experiment", {"hparamsLimit": 0})
-    metrics = [info["name"]["tag"] for info in columns["metricInfos"]]
-    wanted = {"colParams": [{"metric": {"tag": tag}} for tag in metrics], "allowedStatuses": ["STATUS_SUCCESS"]}
-    found = {}
-    for row in get("plugin/hparams/session_groups", {**wanted, "sliceSize": 100})["sessionGroups"]:
-        run = "{env}/{agent}/seed{seed}".format(**row["hparams"])
-        found[run] = {v["name"]["tag"]: v["value"] for v in row["metricValues"]}
-    assert len(found) == len(cells())
-    for c in cells():
-        values = found[run_of(c)]
-        assert values["hparam/mean_return"] == pytest.approx(c.last.return_mean)
-        assert values.get("hparam/normalized_score") == pytest.approx(c.last.normalized_score_mean)
-        assert values["hparam/microseconds_per_action"] == pytest.approx(c.action_cost[-1].microseconds)
 
 
 def test_figures_and_summary_are_there(get: Callable[..., Any]) -> None:

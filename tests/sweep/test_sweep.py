@@ -168,7 +168,18 @@ def started(out: Path, runs: int, *more: str) -> tuple[list[Path], subprocess.Po
     """The folders of a sweep, and the process that is its command."""
     grid = f"{{preset: default, envs: [hopper-medium], agents: [decision-aaren], seeds: {list(range(runs))}}}"
     (out / "grid.yaml").write_text(grid)
-    command = [sys.executable, "-m", "aaren_rl", "sweep", str(out / "grid.yaml"), "--jobs", "2", "--out", str(out), *more]
+    command = [
+        sys.executable,
+        "-m",
+        "aaren_rl",
+        "sweep",
+        str(out / "grid.yaml"),
+        "--jobs",
+        "2",
+        "--out",
+        str(out),
+        *more,
+    ]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     return [folder(out, seed=seed) for seed in range(runs)], subprocess.Popen(command, text=True, **pipes)
 
