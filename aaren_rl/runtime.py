@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .agents.arguments import Arguments, blame
-from .agents.discrete import choose, next_seeds
+from .agents.policy.arguments import Arguments, blame
+from .agents.policy.discrete import choose, next_seeds
 from .base.errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .base.ranges import AUTO, ENVS, THREADS
 from .envs.spaces import as_flat, checked_layout

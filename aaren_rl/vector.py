@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .agents.arguments import Arguments
-from .agents.discrete import next_seeds
+from .agents.policy.arguments import Arguments
+from .agents.policy.discrete import next_seeds
 from .base.errors import ArgumentError
 from .base.ranges import ENVS
 from .envs import SequencePolicy

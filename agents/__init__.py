@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .public import *  # noqa: F403
-    from .public import __all__ as __all__
+    from .api import *  # noqa: F403
+    from .api import __all__ as __all__
 
 
 def __getattr__(name: str) -> object:
     """Import all public names on first access to one of them."""
     if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}")):  # modules are left to `import`
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".public", __name__), name)
+    return getattr(import_module(".api", __name__), name)

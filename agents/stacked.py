@@ -37,7 +37,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Affine(torch.autograd.Function):
-    """The products of a single layer. Those of autograd for a stack have the gradient transposed: they round otherwise."""
+    """The products of a single layer. Autograd of a stack transposes the gradient, and so rounds otherwise."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ANN401

@@ -44,7 +44,7 @@ def as_on_a_gpu(launched: Callable[..., None]) -> Iterator[FakeTensorMode]:
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # when a model is copied
     with (
         mock.patch.object(kernels, "choose", lambda *_: "triton"),
-        mock.patch("aaren_rl.agents.scan.first_use.gpu_is_right", lambda *_: True),
+        mock.patch("aaren_rl.agents.scan.gpu_check.gpu_is_right", lambda *_: True),
         mock.patch("aaren_rl.agents.kernels.scan_triton._check", lambda *_: None),
         mock.patch.object(JITFunction, "run", launched),
         mock.patch.object(torch.nn.Module, "to", lambda self, _: self),  # which parameters without memory refuse

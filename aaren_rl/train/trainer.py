@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
-from ..agents.scan.first_use import gpu_is_right
+from ..agents.scan.gpu_check import gpu_is_right
 from ..base.errors import CheckpointError, one_line
 from ..policies.folder import UNUSED
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16

@@ -14,7 +14,7 @@ import torch
 from .. import kernels
 from ..model.critic import SCALE, Critic
 from ..model.scaling import Array, Scaling, to_array
-from .rollout_step import _copy, _packed_scaling, _plain
+from .compiled_step import _copy, _packed_scaling, _plain
 
 
 class Choice(Protocol):

@@ -35,7 +35,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "rsa": RSA,
     "gru": GRU,
     "mingru": MinGRU,
-    "tree": Attention,  # as it is trained; at rollout `fast/rollout.py` puts trees in its place
+    "tree": Attention,  # as it is trained; at rollout `fast/stepper.py` puts trees in its place
 }
 
 __all__ = [

@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from .first_use import choose_method
 from .fused import fused_scan
+from .gpu_check import choose_method
 from .parallel import PARALLEL, Stretches
 from .state import STATE_DTYPE, ScanState, combine, fade, keep_where, make_leaves, without_gradient_in_m
 

@@ -22,7 +22,7 @@ from aaren_rl.agents import (
     with_guidance,
     with_tree_attention,
 )
-from aaren_rl.agents.discrete import choose, next_seeds
+from aaren_rl.agents.policy.discrete import choose, next_seeds
 
 OBSERVATION, ACTIONS, START, TARGET, SCALE, STEPS = 4, 3, -1, 30.0, 50.0, 40
 

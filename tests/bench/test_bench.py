@@ -16,7 +16,7 @@ from benchmarks import train as bench_train
 from torch import Tensor
 
 from aaren_rl.agents import Attention, DecisionModel
-from aaren_rl.agents.fast.rollout_step import CompiledStep
+from aaren_rl.agents.fast.compiled_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.bench import command as bench

@@ -11,7 +11,7 @@ from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
-from aaren_rl.agents.fast.rollout import for_rollout
+from aaren_rl.agents.fast.stepper import for_rollout
 from aaren_rl.agents.model.scaling import Step
 
 OBSERVATION, ACTION = 5, 2

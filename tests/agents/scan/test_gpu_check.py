@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import kernels, prefix_scan
-from aaren_rl.agents.scan import first_use
+from aaren_rl.agents.scan import gpu_check
 
 triton = pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
 interpreter.prepare()
@@ -31,18 +31,18 @@ def stale(function: Run) -> Run:
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(first_use, "difference", partial(first_use.difference, record=again))
+    monkeypatch.setattr(gpu_check, "difference", partial(gpu_check.difference, record=again))
     monkeypatch.setattr(kernels, "choose", lambda scores, values: "triton")
-    first_use.gpu_is_right.cache_clear()
+    gpu_check.gpu_is_right.cache_clear()
     yield
-    first_use.gpu_is_right.cache_clear()
+    gpu_check.gpu_is_right.cache_clear()
 
 
 def test_a_right_kernel_is_used_and_leaves_torchs_random_numbers_alone() -> None:
     state, inputs = torch.get_rng_state(), (torch.zeros(2, 300), torch.zeros(2, 300, 8))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert all(first_use.choose_method(*inputs, decays=decays) == "triton" for decays in (False, True))
+        assert all(gpu_check.choose_method(*inputs, decays=decays) == "triton" for decays in (False, True))
     assert torch.equal(torch.get_rng_state(), state)  # which a model's weights are drawn by
 
 
@@ -79,4 +79,4 @@ def test_a_kernel_that_is_wrong_or_does_not_compile_is_not_used(
 
 
 def test_a_recording_that_replays_what_it_saw_is_noticed() -> None:
-    assert first_use.difference(torch.device("cpu"), decays=False, record=stale) > 0.1
+    assert gpu_check.difference(torch.device("cpu"), decays=False, record=stale) > 0.1

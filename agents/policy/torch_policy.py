@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.errors import NonFiniteActionError
-from ..base.ranges import CONTEXT, ENVS
+from ...base.errors import NonFiniteActionError
+from ...base.ranges import CONTEXT, ENVS
+from ..fast.choice import Choice, for_choice
+from ..fast.compiled_step import CompiledStep
+from ..fast.stepper import Stepper, for_rollout
+from ..model.decision import DecisionModel, ReturnEstimate
+from ..model.scaling import FAR, ReturnRange, Scaling, Step, middle_and_half
+from ..scan.rows import batch_size, each
 from .arguments import blame
 from .discrete import choose, next_seeds, one_hot
-from .fast.choice import Choice, for_choice
-from .fast.rollout import Stepper, for_rollout
-from .fast.rollout_step import CompiledStep
-from .model.decision import DecisionModel, ReturnEstimate
-from .model.scaling import FAR, ReturnRange, Scaling, Step, middle_and_half
-from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
-from .rollouts import act_on_window, act_staggered
-from .scan.rows import batch_size, each
+from .memory import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
+from .modes import act_on_window, act_staggered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..mixers.tree.mixer import plant_trees
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, PlainStep, Scaling, Step
-from .rollout_step import CompiledStep, can_compile
+from .compiled_step import CompiledStep, can_compile
 
 
 class Stepper(Protocol):

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..model.scaling import ModelStep
+from ..model.trunk import TrunkState
+from ..scan.rows import State, each
 from .arguments import Arguments
-from .model.scaling import ModelStep
-from .model.trunk import TrunkState
-from .scan.rows import State, each
 
 if TYPE_CHECKING:
     import numpy.typing as npt

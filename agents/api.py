@@ -10,12 +10,12 @@ from .model.critic import Critic
 from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
-from .policy import ROLLOUTS, Policy
-from .policy_state import PolicyState
+from .policy.guidance import GuidedPolicy, tree_config, with_guidance, with_softmax_attention, with_tree_attention
+from .policy.memory import PolicyState
+from .policy.torch_policy import ROLLOUTS, Policy
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
-from .variants import GuidedPolicy, tree_config, with_guidance, with_softmax_attention, with_tree_attention
 
 __all__ = [
     "MIXERS",

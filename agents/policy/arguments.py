@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.ranges import AUTO, COUNT, COUNT_FROM_0, TEMPERATURE, Range
+from ...base.ranges import AUTO, COUNT, COUNT_FROM_0, TEMPERATURE, Range
 
 if TYPE_CHECKING:
     import numpy.typing as npt

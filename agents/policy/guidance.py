@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
-from .model.decision import ReturnEstimate
-from .model.scaling import Step
-from .policy import Policy, _exact
+from ..mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
+from ..model.decision import ReturnEstimate
+from ..model.scaling import Step
+from .torch_policy import Policy, _exact
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .policy_state import Memory
+    from .memory import Memory
 
 
 def with_guidance(policy: Policy, guidance: float) -> Policy:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .fast.rollout import Stepper
-from .model.decision import DecisionModel
-from .model.scaling import Scaling, Step, to_array
-from .policy_state import Staggered, Window, where
+from ..fast.stepper import Stepper
+from ..model.decision import DecisionModel
+from ..model.scaling import Scaling, Step, to_array
+from .memory import Staggered, Window, where
 
 if TYPE_CHECKING:
     import numpy.typing as npt
