@@ -2,7 +2,8 @@
 
 In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
 `<!-- benchmark: scan -->` what `scripts/bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
-of it is drawn, and formulas between dollars become MathML.
+of it is drawn, and formulas between dollars become MathML. What stands between `<!-- repository -->` and
+`<!-- /repository -->` is for readers of the repository, where nothing is filled in: the site leaves it out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
 _FILE = re.compile(r"<!-- file: (examples/(\w+\.(py|cpp|mjs))) -->")
 _LANGUAGES = {"py": "python", "cpp": "cpp", "mjs": "javascript"}
 _BENCHMARK = re.compile(r"<!-- benchmark: (\w+) -->")
+_REPOSITORY = re.compile(r"<!-- repository -->.*?<!-- /repository -->\n*", re.DOTALL)
+_IMAGE = re.compile(r"<img (?![^>]*loading=)")
 _FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 
@@ -44,6 +47,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
+    markdown = _REPOSITORY.sub("", markdown)
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
     markdown = _FILE.sub(lambda found: f'```{_LANGUAGES[found[3]]} title="{found[2]}"\n{_text(found[1])}```', markdown)
     markdown = _BENCHMARK.sub(lambda found: _benchmark(found[1]), markdown)
@@ -62,7 +66,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: object) -> str:
-    """Puts the formulas back, as MathML."""
+    """Puts the formulas back, as MathML; images below the screen are loaded when they come near."""
+    html = _IMAGE.sub('<img loading="lazy" ', html)
     return re.sub(r"FORMULA(\d+)END", lambda found: str(page.meta["formulas"][int(found[1])]), html)
 
 

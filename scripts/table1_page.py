@@ -28,7 +28,7 @@ from aaren_rl.compare.imitation import (
     imitation_difference_over_tasks,
     imitation_differences,
 )
-from aaren_rl.compare.report.tables import costs, ends_of, interval, listed, memory, number
+from aaren_rl.compare.report.tables import interval, listed, memory, number
 from aaren_rl.compare.statistics import agents_of, aggregate, differences, group, improvements, summarize
 from aaren_rl.policies.names import label
 from aaren_rl.sweep.grid import Grid
@@ -233,21 +233,23 @@ def difference(runs: Sequence[Cell], always: float | None = None) -> str:
 
 
 def cost(cells: Sequence[Cell], made: Mapping[str, Mapping[str, str]]) -> str:
-    """One row per machine and agent: times of a gradient step and of early and late actions, size of the late state."""
+    """One row per machine and agent: time of a gradient step, size of the late state.
+
+    Actions were timed beside other work; `bench rollout` has their times.
+    """
     rows, machines = [], {cell.run: _trained_on(cell, made[cell.run]) for cell in cells}
     for machine, agent in product(sorted(set(machines.values())), agents_of(cells)):
         if runs := [cell for cell in cells if cell.agent == agent and machines[cell.run] == machine]:
-            steps, sizes = costs(runs), [run.action_cost[-1].state_bytes for run in runs]
+            sizes = [run.action_cost[-1].state_bytes for run in runs]
             row = [
                 machine,
                 label(agent),
                 str(len(runs)),
                 number(1000 * median(run.seconds_per_update for run in runs), 0),
-                " to ".join(number(steps[step][0], 0) for step in ends_of(steps)),
                 " to ".join(dict.fromkeys(memory(size) for size in (min(sizes), max(sizes)))),
             ]
             rows.append(row)
-    head = ["trained on", "agent", "runs", "ms per gradient step", "µs per action, step 10 to the last", "state"]
+    head = ["trained on", "agent", "runs", "ms per gradient step", "state"]
     return table(head, rows, words=2)
 
 

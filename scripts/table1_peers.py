@@ -30,7 +30,7 @@ def read(folder: Path) -> list[Run]:
 
 
 def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
-    """A row per dataset: Decision-Aaren's mean score, and the peers' last and best of every seed; then the seconds."""
+    """A row per dataset: Decision-Aaren's mean score, and the peers' last and best of every seed; then the cost."""
     if not (sets := _sets(cells, runs)):
         return "No peer was run yet."
     found = [name for name in LABELS if any(run["algorithm"] == name for run in runs)]
@@ -40,14 +40,13 @@ def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
         of_set = [[run for run in runs if (run["dataset"], run["algorithm"]) == (env, name)] for name in found]
         rows.append([env, number(fmean(ours)), *map(_last_and_best, of_set)])
     own = [cell.updates * cell.seconds_per_update for cell in cells if cell.agent == OURS and cell.env in sets]
-    seconds = {label(OURS): own} | {
-        LABELS[name]: [run["seconds"] for run in runs if run["algorithm"] == name] for name in found
-    }
-    told = ", ".join(f"{name} {number(median(taken), 0)}" for name, taken in seconds.items())
+    seconds = {LABELS[name]: [run["seconds"] for run in runs if run["algorithm"] == name] for name in found}
+    told = " and ".join(f"{name} {median(taken) / median(own):.2g}" for name, taken in seconds.items())
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     steps = ", ".join(sorted({f"{run['steps']:,}" for run in runs}))
     on = "; ".join(sorted({run["processor"] for run in runs}))
-    return f"{table}\n\nMedian seconds of training, one thread: {told}. Peers: {steps} gradient steps, {on}."
+    took = f"Training took {told} times as long as {label(OURS)}, on one thread, by medians"
+    return f"{table}\n\n{took}. Peers: {steps} gradient steps, {on}."
 
 
 def _sets(cells: Sequence[Cell], runs: Sequence[Run]) -> dict[str, list[float]]:
