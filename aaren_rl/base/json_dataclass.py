@@ -31,10 +31,11 @@ def read(cls: type[T], tree: object, where: str = "") -> T:
     for what, keys in (("unknown", set(tree) - set(hints)), ("missing", needed - set(tree))):
         if keys:
             raise ValueError(f"{prefix}{what} key {', '.join(sorted(map(str, keys)))[:200]}")
-    return cls(**{name: _value(value, hints[name], f"{where}.{name}".lstrip(".")) for name, value in tree.items()})
+    return cls(**{name: check_type(value, hints[name], f"{where}.{name}".lstrip(".")) for name, value in tree.items()})
 
 
-def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type as an annotation has it
+def check_type(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type as an annotation has it
+    """The value as `read` has it in a field of this type, named `where`. Raises ValueError if it does not fit."""
     if dataclasses.is_dataclass(hint):
         return read(typing.cast("type[Any]", hint), value, where)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from ..base.errors import DamagedCheckpointError, DataError, one_line
 from ..base.files import write_whole, writing
-from ..runs.checkpoints import Saved as File
-from ..runs.checkpoints import add_checkpoint, newest_whole
+from ..runs.checkpoints import Checkpoint, add_checkpoint, newest_whole
 from .config import Evaluation
 
 # The arrays of Stable-Baselines3's replay buffer, by name. Rows are steps of all E environments: (R, E, ...), float32.
@@ -61,7 +60,7 @@ def load_run(run: Path) -> Saved | None:
     Raises CheckpointError if all are damaged; the message describes the newest.
     """
 
-    def read(file: File) -> Saved:
+    def read(file: Checkpoint) -> Saved:
         try:
             evaluations = [Evaluation(**values) for values in file.progress["evaluations"]]
             experience = _read(run / "replay", file.progress["rows"])

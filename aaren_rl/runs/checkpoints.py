@@ -27,7 +27,7 @@ T = TypeVar("T")
 KEPT = 2  # the last checkpoints of a run
 
 
-class Saved(NamedTuple):
+class Checkpoint(NamedTuple):
     """A checkpoint: its file, the updates or steps done, the scores so far (JSON values), tensors and plain values."""
 
     file: Path
@@ -50,7 +50,7 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
         old.unlink()
 
 
-def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved], T]) -> T | None:
+def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Checkpoint], T]) -> T | None:
     """The result of `read` for the newest intact checkpoint; None if there is no checkpoint.
 
     A line on standard error names each damaged checkpoint that is skipped. `needed` are the states that a checkpoint
@@ -76,7 +76,7 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
     return None
 
 
-def _read(file: Path, needed: Mapping[str, type]) -> Saved:
+def _read(file: Path, needed: Mapping[str, type]) -> Checkpoint:
     try:
         with zipfile.ZipFile(file) as archive:
             if (damaged := archive.testzip()) is not None:
@@ -100,4 +100,4 @@ def _read(file: Path, needed: Mapping[str, type]) -> Saved:
         raise CheckpointError(f"{file}: holds more than tensors, nothing was executed; {way_out}") from error
     if lacking := [name for name, kind in needed.items() if not isinstance(states.get(name), kind)]:
         raise CheckpointError(f"{file}: lacks the state of {', '.join(lacking)}; {way_out}")
-    return Saved(file, int(file.stem), progress, states)
+    return Checkpoint(file, int(file.stem), progress, states)

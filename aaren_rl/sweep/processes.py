@@ -14,8 +14,7 @@ from ..base.processes import start_child
 from ..envs import LocalTask, find_task
 from ..envs.behavior.local_sets import local_path
 from ..train.config import RunConfig
-from ..train.options import make_job as make_train_job
-from ..train.options import make_parser, remarks
+from ..train.options import make_parser, make_request, remarks
 from ..train.settings import as_text, make_config, run_folder
 
 RETRIES = 2  # of a run that a signal ended
@@ -49,7 +48,7 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     """
     parser = make_parser()
     parser.set_defaults(preset=preset, out=out)
-    asked = make_train_job(parser.parse_args([*more]))
+    asked = make_request(parser.parse_args([*more]))
     config = make_config({**given, **asked.settings}, asked.preset)
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
     if run != meant or asked.resume:

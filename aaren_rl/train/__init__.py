@@ -108,8 +108,8 @@ def train_policy(
         KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
     from ..base.errors import UsageError
-    from .session import run_training
-    from .settings import Job, run_folder
+    from .run import run_training
+    from .settings import Request, run_folder
 
     save: Callable[[], object] | None = None
     if episodes is None:
@@ -129,10 +129,10 @@ def train_policy(
             typed["env_kwargs"] = json.dumps(dict(kwargs))
         except (TypeError, ValueError) as error:
             raise UsageError(f"env_kwargs: {error}; give numbers, words and lists of them") from error
-    job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
-    made = job.make_config()
+    asked = Request(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
+    made = asked.config  # raises before the data are saved
     if save is not None:
         save()
-    if run_training(job, made) > 128:
+    if run_training(asked) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")
-    return TrainingResult(run_folder(made, job.out))
+    return TrainingResult(run_folder(made, asked.out))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..cli import launched, run
 from .config import RunConfig
-from .options import make_job, make_parser
+from .options import make_parser, make_request
 from .settings import make_config
 
 
@@ -21,9 +21,11 @@ def _train(arguments: argparse.Namespace) -> int:
         agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
         print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
         return 0
-    job = make_job(arguments)
-    # Print this before torch is imported, which takes seconds. Of several processes, only one prints.
-    config = job.make_config() if launched() == 1 else None
-    from .session import run_training
+    request = make_request(arguments)
+    if launched() == 1:  # of several processes, only one prints
+        _ = request.config  # its errors come before torch is imported, which takes seconds
+    from .acceleration import keep_freed_memory
+    from .run import run_training
 
-    return run_training(job, config)
+    keep_freed_memory()
+    return run_training(request)

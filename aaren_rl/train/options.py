@@ -13,7 +13,7 @@ from ..base.ranges import COUNT, SEED, THREADS, Range
 from ..cli import Parser, Switch
 from ..policies.names import AGENTS, AUTO
 from .config import SECTIONS, SETTINGS, RunConfig
-from .settings import RUN, Job, presets
+from .settings import RUN, Request, presets
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
@@ -102,13 +102,14 @@ def _number_or_word(limits: Range, text: str) -> float | str:
     return limits.number(text)
 
 
-def make_job(arguments: argparse.Namespace) -> Job:
-    """The job that a command line describes."""
+def make_request(arguments: argparse.Namespace) -> Request:
+    """The run that a command line asks for."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if len(given.get("source", ())) == 1:
         (given["source"],) = given["source"]
     typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
-    return Job(typed, **{item.name: given[item.name] for item in fields(Job) if item.name in given})
+    others = {item.name: given[item.name] for item in fields(Request) if item.name in given}
+    return Request(typed, config_file=given.get("config"), **others)
 
 
 def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:

@@ -18,7 +18,7 @@ import yaml
 from ..base.entry import did_you_mean
 from ..base.errors import UsageError, one_line
 from ..base.files import read_small
-from ..base.json_dataclass import read
+from ..base.json_dataclass import check_type, read
 from ..base.ranges import COUNT, THREADS, check_limits
 from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
@@ -29,6 +29,7 @@ from .config import SECTIONS, SETTINGS, DataConfig, RunConfig
 RUN = ("agent", "seed")  # settings outside the sections
 D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 BEFORE = {"forget_gate": False, "tbptt_windows": 0.0}  # of runs whose config.yaml is older than these settings
+OF_REQUEST = {"preset": str, "device": str, "register": str | None, "threads": int | None, "save_every": int | None}
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
 
@@ -153,11 +154,11 @@ def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A request from a command line or from `train_policy`, which documents the fields."""
+class Request:
+    """A training run as a command line or `train_policy` asks for it, which documents the fields."""
 
-    typed: Mapping[str, Any]  # settings by name, given one by one; they override the file `config`
-    config: str | Path | None = None
+    typed: Mapping[str, Any]  # settings by name, given one by one; they override the file `config_file`
+    config_file: str | Path | None = None
     preset: str = "default"
     register: str | None = None
     out: Path = Path("runs")
@@ -169,18 +170,13 @@ class Job:
     memory_map: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in {"preset": str, "device": str, "register": str, "threads": int, "save_every": int}.items():
-            if type(value := getattr(self, name)) is not kind and (value is not None or name in ("preset", "device")):
-                raise UsageError(f"{name}: must be of the type {kind.__name__}, not {value!r}")
-        for name in ("env", "agent", "env_id", "start_from"):  # used before the configuration is built
-            if not isinstance(value := self.typed.get(name), str | None):
-                raise UsageError(f"{name}: must be of the type str, not {value!r}")
-        source = self.typed.get("source", "auto")
-        if not isinstance(source, str) and not (isinstance(source, list) and all(isinstance(s, str) for s in source)):
-            raise UsageError(f"source: must be a text or a list of texts, not {source!r}")
         if self.on_log is not None and not callable(self.on_log):
             raise UsageError(f"on_log: must be a function, not {self.on_log!r}")
         try:
+            for name, kind in OF_REQUEST.items():
+                check_type(getattr(self, name), kind, name)
+            for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
+                check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
             check_limits(self)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -189,7 +185,7 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """All given settings. Raises the errors of `import_registering` and `read_settings`."""
         import_registering(self.register)
-        given = {} if self.config is None else read_settings(self.config)
+        given = {} if self.config_file is None else read_settings(self.config_file)
         self._check_overrides(given)
         settings = {**given, **self.typed}
         return {**settings, "source": expand(settings["source"])} if "source" in settings else settings
@@ -211,7 +207,7 @@ class Job:
 
     @cached_property
     def given(self) -> dict[str, Any]:
-        """The job with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
+        """All given settings with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
         settings = self.settings
         source, env_id = settings.get("source", "auto"), settings.get("env_id")
         if "env" not in settings and not is_own(source, env_id, default_name(source)):
@@ -220,6 +216,7 @@ class Job:
         task_name(named["env"], source, env_id)
         return named
 
-    def make_config(self) -> RunConfig:
-        """The complete configuration. Raises the errors of `given` and of `settings.make_config`."""
+    @cached_property
+    def config(self) -> RunConfig:
+        """The complete configuration. Raises the errors of `given` and of `make_config`."""
         return make_config(self.given, self.preset)

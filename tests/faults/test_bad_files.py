@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from aaren_rl import load_policy
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.data.hdf5.opening import check_file
+from aaren_rl.train.resume import find_checkpoint
 from aaren_rl.train.settings import read_config
-from aaren_rl.train.training_run import find_checkpoint
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore")]
 Spoil = Callable[[Path], object]

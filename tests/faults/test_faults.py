@@ -33,8 +33,8 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.train import trainer as training_module
 from aaren_rl.train.command import main as train
+from aaren_rl.train.resume import find_checkpoint
 from aaren_rl.train.trainer import Trainer
-from aaren_rl.train.training_run import find_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ from aaren_rl import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
 from aaren_rl.runs.checkpoints import add_checkpoint
-from aaren_rl.train.training_run import find_checkpoint
+from aaren_rl.train.resume import find_checkpoint
 
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
 card, old = read_card(source), find_checkpoint(source / "checkpoints")
@@ -210,7 +210,7 @@ def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
 def test_16_ctrl_c_before_the_first_update(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("aaren_rl.train.session.load_data", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("aaren_rl.train.run.load_data", Mock(side_effect=KeyboardInterrupt))
     assert train(arguments(hopper_file, tmp_path)) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

@@ -28,8 +28,7 @@ from aaren_rl.sweep.command import main as sweep
 from aaren_rl.sweep.grid import Grid
 from aaren_rl.sweep.processes import CellJob, make_job
 from aaren_rl.sweep.schedule import SweepError, run_cells
-from aaren_rl.train.options import make_job as make_train_job
-from aaren_rl.train.options import make_parser
+from aaren_rl.train.options import make_parser, make_request
 
 UPDATES = 150
 VISIBLE = b"CUDA_VISIBLE_DEVICES="
@@ -38,7 +37,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 def job(data: Path, out: Path, seed: int, *more: str, updates: int = UPDATES) -> CellJob:
     small = f"--seed {seed} --updates {updates} --eval-every 50 --eval-episodes 1 --final-episodes 1"
-    made = make_train_job(make_parser().parse_args(arguments(data, out, *small.split(), *more)))
+    made = make_request(make_parser().parse_args(arguments(data, out, *small.split(), *more)))
     return make_job({"agent": "decision-aaren", "seed": seed, **made.settings}, out)
 
 

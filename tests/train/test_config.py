@@ -20,10 +20,10 @@ from aaren_rl.policies.names import AGENTS
 from aaren_rl.sweep.grid import read_grid
 from aaren_rl.train.command import main as train
 from aaren_rl.train.config import SETTINGS, RunConfig
+from aaren_rl.train.data.load import needed_bytes
 from aaren_rl.train.optimizers import schedule
-from aaren_rl.train.options import make_job
 from aaren_rl.train.options import make_parser as train_parser
-from aaren_rl.train.session import needed_bytes
+from aaren_rl.train.options import make_request
 from aaren_rl.train.settings import (
     as_text,
     build_config,
@@ -69,9 +69,9 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     ],
 )
 def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_with: int) -> None:
-    job = make_job(train_parser().parse_args(["--env", "hopper-medium", *given.split()]))
-    assert job.make_config().evaluation.rollout_context == acts_with
-    assert "rollout_context" not in job.given or "--rollout-context" in given
+    request = make_request(train_parser().parse_args(["--env", "hopper-medium", *given.split()]))
+    assert request.config.evaluation.rollout_context == acts_with
+    assert "rollout_context" not in request.given or "--rollout-context" in given
     assert mismatch("window", 20, "window", 20) is None
     note = mismatch("window", 50, "staggered", 20)
     assert note is not None and "windows of 50 steps, but acts with K = 20" in note
@@ -106,7 +106,7 @@ def test_an_agent_or_a_preset_that_a_file_overrides_is_an_error(tmp_path: Path) 
     (tmp_path / "part").write_text("{network: {width: 256}}")
 
     def made(file: str, *more: str) -> RunConfig:
-        return make_job(train_parser().parse_args(["--config", str(tmp_path / file), *more])).make_config()
+        return make_request(train_parser().parse_args(["--config", str(tmp_path / file), *more])).config
 
     for file, more, hidden in (
         ("decision-aaren", "--agent bc-top10", "--agent bc-top10: .* its best_fraction;"),
@@ -197,8 +197,8 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
         cells = grid.cells(tmp_path)
         assert len(cells) == count == len({cell.run for cell in cells})
         for cell in cells[:: len(cells) // 9]:
-            job = make_job(train_parser().parse_args(cell.arguments))
-            assert job.make_config() == cell.config and run_folder(cell.config, job.out) == cell.run
+            request = make_request(train_parser().parse_args(cell.arguments))
+            assert request.config == cell.config and run_folder(cell.config, request.out) == cell.run
     # A sweep that is stopped early has every dataset and agent.
     assert [cell.run.name for cell in cells[: 12 * 6]] == ["seed0"] * 72
     assert all((cell.config.data.best_fraction == 0.1) == (cell.config.agent == "bc-top10") for cell in cells)
@@ -241,11 +241,11 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     more = "--width 64 --eval-every=7 --preset paper --threads 2 --device cpu --save-every 5 --register json"
     cell = read_grid("local").cells(tmp_path, more.split())[0]
     assert (cell.config.network.width, cell.config.evaluation.eval_every) == (64, 7)
-    job = make_job(train_parser().parse_args(cell.arguments))
-    assert job.make_config() == cell.config and job.preset == "default"  # paper's settings are in --config
-    assert (job.threads, job.device, job.save_every, job.register) == (2, "cpu", 5, "json")
+    request = make_request(train_parser().parse_args(cell.arguments))
+    assert request.config == cell.config and request.preset == "default"  # paper's settings are in --config
+    assert (request.threads, request.device, request.save_every, request.register) == (2, "cpu", 5, "json")
     one_core = read_grid("local").cells(tmp_path)[0]
-    assert make_job(train_parser().parse_args(one_core.arguments)).threads == 1
+    assert make_request(train_parser().parse_args(one_core.arguments)).threads == 1
     for more in ("--seed 3", "--out elsewhere", "--resume", "--agent bc-top10"):  # which the sweep decides
         with pytest.raises(UsageError, match="leave them to the sweep"):
             read_grid("local").cells(tmp_path, more.split())
@@ -258,5 +258,5 @@ def test_every_setting_can_be_given_on_the_command_line() -> None:
     words = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]  # --from has no default
     switches = [word if value else f"--no-{word[2:]}" for word, value in words if isinstance(value, bool)]
     others = [f"{word}={value}" for word, value in words if not isinstance(value, bool)]
-    job = make_job(train_parser().parse_args([*switches, *others]))
-    assert build_config(dict(job.typed)) == config and len(job.typed) == len(given) > 40
+    request = make_request(train_parser().parse_args([*switches, *others]))
+    assert build_config(dict(request.typed)) == config and len(request.typed) == len(given) > 40

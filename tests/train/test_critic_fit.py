@@ -22,10 +22,10 @@ from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import Episodes
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import critic as module
+from aaren_rl.train import fit as module
 from aaren_rl.train.command import main as train
-from aaren_rl.train.critic import discounted_returns, fit_critic, set_deviation, whole_steps
 from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.fit import discounted_returns, fit_critic, set_deviation, whole_steps
 from aaren_rl.train.trainer import Trainer
 
 WANTED = np.array([0.4, -0.6])  # the best action in the data's units, of bounds -2 and 2

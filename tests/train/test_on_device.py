@@ -13,9 +13,9 @@ from aaren_rl.agents import Policy
 from aaren_rl.train import acceleration
 from aaren_rl.train import trainer as module
 from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.evaluation import acting_policy
 from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
-from aaren_rl.train.training_run import acting_policy
 
 UPDATES = 8  # more of a size than are made before it is recorded
 SETTINGS = {

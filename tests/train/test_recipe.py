@@ -29,10 +29,10 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes, hold_out
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import training_run
+from aaren_rl.train import evaluation
 from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.loop import fit_return
-from aaren_rl.train.training_run import behavior_mode, return_bounds
+from aaren_rl.train.evaluation import behavior_mode, return_bounds
+from aaren_rl.train.fit import fit_return
 
 
 @pytest.fixture(scope="module")
@@ -176,13 +176,13 @@ def test_what_a_local_set_returns(
 ) -> None:
     """Later evaluations score lower here, so that policy_best is the first one's."""
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
-    score_policy = training_run.score_policy
+    score_policy = evaluation.score_policy
 
     def worse(policy: Any, card: Any, plan: Any) -> list[Score]:
         found = score_policy(policy, card, plan)
         return [dataclasses.replace(score, normalized_score_mean=-float(card.updates)) for score in found]
 
-    monkeypatch.setattr(training_run, "score_policy", worse)
+    monkeypatch.setattr(evaluation, "score_policy", worse)
     run = quick(tmp_path, "auto", "--local-steps 3000 --best-fraction 0.5")
     returns = np.sort(load_episodes("hopper-medium", "local", local_steps=3000).returns)
     mode = mode_returns(get_task("hopper-medium"))

@@ -23,12 +23,12 @@ from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
 from aaren_rl.runs.folder import checkpoint_files
 from aaren_rl.sweep.processes import make_job
 from aaren_rl.sweep.schedule import _is_done
+from aaren_rl.train import evaluation
 from aaren_rl.train import trainer as trainer_module
-from aaren_rl.train import training_run
 from aaren_rl.train.command import main as train
+from aaren_rl.train.resume import find_checkpoint
 from aaren_rl.train.settings import read_config, settings_of
 from aaren_rl.train.trainer import Trainer
-from aaren_rl.train.training_run import find_checkpoint
 
 
 class KilledError(BaseException):
@@ -82,7 +82,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
     whole, cut = (arguments(hopper_file, tmp_path / name) for name in ("whole", "cut"))
     assert train(whole) == 0
-    score, run = training_run.score_policy, folder(tmp_path / "cut")
+    score, run = evaluation.score_policy, folder(tmp_path / "cut")
 
     def failing(policy: Any, card: Any, plan: Any) -> Any:
         if card.updates == 20:
@@ -90,7 +90,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
         return score(policy, card, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "score_policy", failing)
+        patch.setattr(evaluation, "score_policy", failing)
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
     saved = find_checkpoint(run / "checkpoints")
@@ -130,7 +130,7 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
 ) -> None:
     """The disk is full when the best policy is saved; policy/ is already that of the last update."""
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
-    save = training_run.save_policy
+    save = evaluation.save_policy
 
     def failing(path: Path, card: Any, states: Any) -> None:
         if (path.name, card.updates) == ("policy_best", 20):
@@ -138,8 +138,8 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
         save(path, card, states)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "save_policy", failing)
-        patch.setattr(training_run, "is_there", lambda _: False)  # any score is the best
+        patch.setattr(evaluation, "save_policy", failing)
+        patch.setattr(evaluation, "is_there", lambda _: False)  # any score is the best
         assert train(command) == 7
     job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
     assert read_card(run).updates == 20 and not _is_done(job)

@@ -5,7 +5,7 @@ import pytest
 
 from aaren_rl.envs import Episodes
 from aaren_rl.policies.names import return_words
-from aaren_rl.train.session import choose_return_scale
+from aaren_rl.train.data.load import choose_return_scale
 from aaren_rl.train.settings import make_config
 
 RNG = np.random.default_rng(0)

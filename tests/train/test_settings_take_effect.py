@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from windows import SCALE, generator, make_data, make_episodes
 
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.train import training_run
+from aaren_rl.train import records as module
 from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.data.sampling import make_sampler
 from aaren_rl.train.optimizers import rates_at
+from aaren_rl.train.resume import find_checkpoint
 from aaren_rl.train.settings import build_config, make_config
 from aaren_rl.train.trainer import Trainer, masked_mse
-from aaren_rl.train.training_run import find_checkpoint
 
 SMALL = {
     "context": "mixed", "width": 16, "layers": 2, "heads": 2, "steps_per_update": 64, "updates": 8,
@@ -145,7 +145,7 @@ def test_a_logged_loss_is_that_of_the_steps_since_the_last(
         return loss, norm
 
     monkeypatch.setattr(Trainer, "step", seen)
-    monkeypatch.setattr(training_run, "LOG_EVERY", 3)
+    monkeypatch.setattr(module, "LOG_EVERY", 3)
     run = quick(tmp_path, hopper_file, "--precision float32")
     logged = [line["train/loss"] for line in records(run) if "train/loss" in line]
     assert logged == pytest.approx([np.mean(losses[:3]), np.mean(losses[3:])], rel=1e-5)

@@ -25,10 +25,10 @@ from aaren_rl.policies.folder import read_card
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
 from aaren_rl.train.command import main as train
-from aaren_rl.train.options import make_job, make_parser, remarks
+from aaren_rl.train.options import make_parser, make_request, remarks
+from aaren_rl.train.resume import find_checkpoint
 from aaren_rl.train.settings import read_config
 from aaren_rl.train.trainer import Trainer
-from aaren_rl.train.training_run import find_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,8 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
     ],
 )
 def test_a_setting_without_an_effect_is_remarked_on(given: str, notes: list[str]) -> None:
-    job = make_job(make_parser().parse_args(["--env", "hopper-medium", *given.split()]))
-    found = remarks(job.make_config(), job.typed)
+    request = make_request(make_parser().parse_args(["--env", "hopper-medium", *given.split()]))
+    found = remarks(request.config, request.typed)
     assert len(found) == len(notes) and all(note in line for note, line in zip(notes, found, strict=True))
 
 

@@ -19,8 +19,8 @@ from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env,
 from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import loop
 from aaren_rl.train.command import main as train
+from aaren_rl.train.data import load
 from aaren_rl.train.data.batches import StepData
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
@@ -95,7 +95,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
         trained_on.append(StepData(*given, **more))
         return trained_on[-1]
 
-    monkeypatch.setattr(loop, "StepData", made)
+    monkeypatch.setattr(load, "StepData", made)
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path), "--target-return", "-200"]
     assert train([*own, *SMALL, *SCORED]) == 0
     printed = capsys.readouterr().out

@@ -1,0 +1,139 @@
+"""The data of a run: read, scaled, without the held-out episodes, on the training device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ...base.entry import SMALLER
+from ...base.errors import DataError, UsageError
+from ...base.ranges import RETURN_SCALE
+from ...base.system import require_memory
+from ...envs import Episodes, LocalTask, Reference, Task, load_task
+from ...envs.data.episodes import best_of, held_out
+from ...envs.data.observations import Statistics
+from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
+from ..config import DataConfig, RunConfig
+from .batches import StepData
+from .sampling import settle_context
+
+NAMED = 12  # most columns of a note
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data of a run, and the configuration that suits them."""
+
+    config: RunConfig  # with the return scale, and the context in place of "auto"
+    task: Task
+    steps: StepData  # to train on
+    held_out: HeldOut | None  # None if there are too few episodes
+    returns: dict[str, float]  # as in the policy card; of all episodes
+    sha256: str  # of all episodes
+    longest: int  # length of the longest of all episodes
+
+    @property
+    def identity(self) -> list[float]:
+        """What tells the data from others: the number of steps, and the mean return of all episodes."""
+        return [len(self.steps), self.returns["mean"]]
+
+
+def load_data(
+    config: RunConfig, source: str | list[str], device: torch.device, *, memory_map: bool, resumed: bool
+) -> TrainingData:
+    """Read the data of a run from `source`. They are mapped from the disk with `memory_map`.
+
+    Raises the errors of `envs.load_task` and of `StepData`, and UsageError if a critic does not suit the task.
+    """
+    task, episodes = _read(config.data, source, memory_map, resumed)
+    if config.data.return_scale is None:
+        scale = choose_return_scale(episodes)
+        config = replace(config, data=replace(config.data, return_scale=scale))
+        print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
+    if config.network.critic:
+        _check_critic(task)
+    share, seed, fraction = config.data.held_out, config.seed, config.data.best_fraction
+    # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
+    config = settle_context(config, episodes.outline(best_of(episodes.returns, fraction)))
+    apart, chosen = keep_out(episodes, share, seed), None
+    if apart is not None or fraction < 1:  # in rising order, the best of those that are not held out
+        others = np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), share, seed))
+        chosen = others[best_of(episodes.returns[others], fraction)]
+    actions = {name: getattr(task, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
+    scale = config.data.return_scale
+    assert scale is not None  # chosen above
+    steps = StepData(episodes, scale, device, **actions, chosen=chosen)
+    longest = int(episodes.lengths.max())
+    return TrainingData(config, task, steps, apart, data_returns(episodes), episodes.sha256(), longest)
+
+
+def _read(data: DataConfig, source: str | list[str], memory_map: bool, resumed: bool) -> tuple[Task, Episodes]:
+    reference = None
+    if data.ref_min_score is not None and data.ref_max_score is not None:
+        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
+    options = {name: getattr(data, name) for name in READING} | {"memory_map": memory_map}
+    try:
+        return load_task(data.env, source, reference=reference, **options)
+    except DataError as error:
+        raise DataError(f"{error}{if_moved(source) if resumed else ''}") from error
+
+
+def choose_return_scale(episodes: Episodes) -> float:
+    """The return scale for data of your own, with two digits: what tells episodes apart becomes about 1.
+
+    That is the spread of the returns, 5% to 95%, between a tenth of the size of the returns-to-go and their size. The
+    size is their 95% quantile, signs and zeros left out: returns are rare in some data, and a few may be huge.
+    """
+    sizes = np.abs(episodes.returns_to_go())
+    if not (sizes := sizes[(sizes > 0) & np.isfinite(sizes)]).size:
+        return 1.0
+    size = float(np.quantile(sizes, 0.95))
+    low, high = np.quantile(episodes.returns, [0.05, 0.95])
+    scale = min(max(float(high - low), size / 10), size)
+    return float(f"{min(max(scale, RETURN_SCALE.low), RETURN_SCALE.high):.2g}")
+
+
+def _check_critic(task: Task) -> None:
+    if task.n_actions is not None:
+        raise UsageError(f"--critic: needs continuous actions, and those of {task.name} are discrete; leave it out")
+    if isinstance(task, LocalTask) and task.partial:
+        raise UsageError(
+            f"--critic: sees the current observation alone, and those of {task.name} leave out what acting well "
+            "depends on, so that its choice lowers the score; leave it out"
+        )
+
+
+def data_returns(episodes: Episodes) -> dict[str, float]:
+    """The returns of a dataset, as in `PolicyCard.data_returns`, without "mode"."""
+    best_first = np.sort(episodes.returns)[::-1]
+    best = best_first[: max(1, round(0.1 * len(episodes)))]
+    return {"mean": float(best_first.mean()), "best_tenth": float(best.mean()), "best": float(best_first[0])}
+
+
+def constant_columns(found: Statistics) -> str | None:
+    """A note of the observation columns that are taken as constant, with what they hold; None: no column is."""
+    columns = np.flatnonzero(found.constant)
+    shown = ", ".join(f"{column} ({found.mean[column]:.9g})" for column in columns[:NAMED])
+    more = "" if len(columns) <= NAMED else f" and {len(columns) - NAMED} more"
+    whole = "" if found.mean.dtype == np.float64 else "; float32 holds 7 digits: store what moves less as float64"
+    return f"observation columns taken as constant: {shown}{more}{whole}" if columns.size else None
+
+
+def require_room(config: RunConfig, device: torch.device) -> None:
+    """Raise ResourcesError if a run needs more memory than is free, before allocating anything."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    for what, needed in needed_bytes(config).items():
+        require_memory(needed, what, SMALLER, free=free)
+
+
+def needed_bytes(config: RunConfig) -> dict[str, int]:
+    """The minimum memory of a run: 10 matrices per block in float32, with gradient, EMA and one optimizer moment.
+
+    Activations kept for the backward pass: the input and the hidden MLP layer of every block, in bfloat16.
+    """
+    data, width, layers = config.data, config.network.width, config.network.layers
+    row = {"window": data.context_length, "tbptt": data.tbptt_length}.get(data.context, 0)
+    steps = max(data.steps_per_update, row)
+    return {"the model": 4 * 4 * 10 * layers * width**2, "a batch": 2 * (1 + 4) * 3 * steps * layers * width}

@@ -1,0 +1,164 @@
+"""A run in progress, and what it writes between gradient steps: its log and its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ..base.errors import CheckpointError, NumericsError
+from ..base.json_dataclass import read
+from ..envs import Task
+from ..evaluate.scores import MEASURES, Score, Unplayed
+from ..policies.folder import has_policies
+from ..runs.checkpoints import Checkpoint, add_checkpoint
+from ..runs.folder import holds_training
+from ..runs.metrics import Metrics
+from .config import RunConfig
+from .data.load import TrainingData
+from .settings import OnLog
+from .trainer import Stopwatch, Trainer
+
+LOG_EVERY = 50  # gradient steps
+
+
+@dataclass
+class Run:
+    """A training run in progress. Only the writer updates the fields after `on_log`."""
+
+    data: TrainingData
+    path: Path
+    trainer: Trainer
+    on_log: OnLog | None = None
+    bar: tqdm[Any] = field(init=False)
+    metrics: Metrics = field(init=False)  # of the writer
+    recent: list[Tensor] = field(default_factory=list)  # loss and gradient norm of every step since the last log
+    watch: Stopwatch = field(default_factory=Stopwatch)  # training time of this process, without evaluations
+    timed_from: int = 0  # the gradient step before the first of this process
+    last: Score | Unplayed | None = None  # of the last evaluation
+    best: Score | Unplayed | None = None  # the evaluation of `policy_best`
+    critic_r2: float | None = None  # of the critic on held-out episodes, where it was measured
+    logged: dict[str, float] = field(default_factory=dict)  # the last log, by tag
+
+    @property
+    def config(self) -> RunConfig:
+        """Its configuration, as the data settled it."""
+        return self.data.config
+
+    @property
+    def task(self) -> Task:
+        """The task that it learns."""
+        return self.data.task
+
+    @property
+    def headline(self) -> str:
+        """The name of the main score."""
+        if not self.task.env_id:
+            return f"held-out {MEASURES[self.trainer.data.discrete]}"
+        return "return" if self.task.reference is None else "normalized score"
+
+    def is_due(self, every: int) -> bool:
+        """Whether an action every so many gradient steps, and after the last, is due now."""
+        return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """Whether the run ended between a checkpoint and the evaluation that was due, or lost a policy."""
+        evaluated = self.last is not None and self.last.updates == self.trainer.update and has_policies(self.path)
+        return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
+
+    def tell(self, values: dict[str, float]) -> None:
+        """Log values, tag -> value, at the current gradient step."""
+        self.metrics.log(self.trainer.update, values)
+        if self.on_log is not None:
+            self.on_log(self.trainer.update, values)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint. Raises CheckpointError if it does not fit."""
+        self.trainer.restore(checkpoint.number, checkpoint.states)
+        self.timed_from = self.trainer.update
+        self.critic_r2 = checkpoint.progress.get("critic_r2")
+        self.recent = list(checkpoint.states["recent"].to(self.trainer.data.device).unbind())
+        scores = (checkpoint.progress.get(name) for name in ("last", "best"))
+        try:
+            kind: type[Score | Unplayed] = Score if self.task.env_id else Unplayed
+            self.last, self.best = (None if tree is None else read(kind, tree) for tree in scores)
+        except ValueError as error:
+            raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
+
+    def close(self) -> None:
+        """Close the progress bar and the logs."""
+        self.bar.close()
+        if self.trainer.ranks.is_writer:
+            self.metrics.close()
+
+
+def log(run: Run) -> None:
+    """Log the means since the last log, or that one again, and show them on the progress bar."""
+    if run.recent:
+        run.logged = _means(run)
+        run.recent, run.watch, run.timed_from = [], Stopwatch(), run.trainer.update
+    if run.logged:  # of an evaluation that is made again, unless its line was deleted
+        run.tell(run.logged)
+    show(run)
+
+
+def _means(run: Run) -> dict[str, float]:
+    trainer = run.trainer
+    with run.watch:  # waits for the GPU
+        loss, norm = finite_losses(run).mean(0).tolist()
+    values = {
+        "train/loss": loss,
+        "train/grad_norm": norm,
+        "train/learning_rate": trainer.optimizers.learning_rate,
+        **trainer.recurrence(),
+    }
+    if timed := trainer.update - run.timed_from:  # empty if an evaluation is pending
+        values["time/updates_per_second"] = timed / run.watch.seconds
+    if run.config.optimizer.non_finite == "skip":
+        values["train/skipped_updates"] = trainer.skipped
+    return values
+
+
+def show(run: Run, doing: str = "") -> None:
+    """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
+    loss = f"{run.logged['train/loss']:.4f}" if run.logged else "-"
+    score = (run.last and run.last.headline_words) or "-"
+    run.bar.set_postfix_str(f"loss {loss}, {run.headline} {score}{doing}", refresh=sys.stderr.isatty())
+
+
+def save(run: Run) -> None:
+    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite and not to be skipped."""
+    if run.config.optimizer.non_finite == "stop":
+        finite_losses(run)
+    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
+    progress = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
+    progress |= {"data": run.data.identity, "data_sha256": run.data.sha256}
+    progress |= {"precision": run.trainer.precision, "critic_r2": run.critic_r2}
+    add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, run.trainer.states() | {"recent": recent})
+
+
+def finite_losses(run: Run) -> Tensor:
+    """Losses and gradient norms since the last log, (steps, 2), without skipped steps.
+
+    Raises NumericsError if one is not finite or, with skipping, if all are. The message names the first such step.
+    """
+    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
+    good = recent.isfinite().all(1)
+    skip = run.config.optimizer.non_finite == "skip"
+    if bool(good.all()) or (skip and bool(good.any())):
+        return recent[good]
+    update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
+    every = "is not finite at any gradient step from" if skip else "is not finite at gradient step"
+    kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
+    rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
+    raise NumericsError(
+        f"loss or gradient {every} {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
+        f"{rate}use --precision float32"
+    )
