@@ -131,7 +131,8 @@ def fit_critic(
 
     def loss(drawn: Tensor) -> Tensor:
         chosen = steps[drawn]
-        return (critic(data.observed(chosen), data.scaled_actions(chosen)) - target[chosen]).square().mean()
+        errors: Tensor = critic(data.observed(chosen), data.scaled_actions(chosen)) - target[chosen]
+        return errors.square().mean()
 
     critic.draw(seed)
     if not math.isfinite(_regress(critic, loss, len(steps), CRITIC_RECIPE, data.device, seed, updates)):

@@ -138,8 +138,8 @@ def save(run: Run) -> None:
     if run.config.optimizer.non_finite == "stop":
         finite_losses(run)
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
-    progress = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
-    progress |= {"data": run.data.identity, "data_sha256": run.data.sha256}
+    scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
+    progress: dict[str, Any] = {**scores, "data": run.data.identity, "data_sha256": run.data.sha256}
     progress |= {"precision": run.trainer.precision, "critic_r2": run.critic_r2}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, run.trainer.states() | {"recent": recent})
 

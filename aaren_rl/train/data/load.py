@@ -48,7 +48,7 @@ def load_data(
     Raises the errors of `envs.load_task` and of `StepData`, and UsageError if a critic does not suit the task.
     """
     task, episodes = _read(config.data, source, memory_map, resumed)
-    if config.data.return_scale is None:
+    if (scale := config.data.return_scale) is None:
         scale = choose_return_scale(episodes)
         config = replace(config, data=replace(config.data, return_scale=scale))
         print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
@@ -62,8 +62,6 @@ def load_data(
         others = np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), share, seed))
         chosen = others[best_of(episodes.returns[others], fraction)]
     actions = {name: getattr(task, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
-    scale = config.data.return_scale
-    assert scale is not None  # chosen above
     steps = StepData(episodes, scale, device, **actions, chosen=chosen)
     longest = int(episodes.lengths.max())
     return TrainingData(config, task, steps, apart, data_returns(episodes), episodes.sha256(), longest)
