@@ -137,9 +137,9 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
      ("aaren", "window", 1), ("attention", "window", 3), ("gru", "recurrent", 1), ("mingru", "staggered", 1)],
 )  # fmt: skip
 def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tokens: int) -> None:
-    """Over 1,000 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
+    """Over 300 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
     policy = make_discrete(mixer, rollout, actions=3, start=-1, tokens_per_step=tokens)
-    onnx_policy, rng, length = onnx_policy_of(policy, rollout=rollout), np.random.default_rng(0), 1000
+    onnx_policy, rng, length = onnx_policy_of(policy, rollout=rollout), np.random.default_rng(0), 300
     for temperature in (None, 0.7):
         policy, onnx_policy.temperature = dataclasses.replace(policy, temperature=temperature), temperature
         state, exported = (

@@ -18,6 +18,8 @@ def in_environment(card: PolicyCard, env_id: str | None, given: str | None) -> P
     Reference returns and those of the data are valid in one environment only, and are left out elsewhere. Raises
     UsageError where the arguments cannot be used.
     """
+    if env_id == "":
+        raise UsageError("--env-id: must not be empty; leave it out for the policy's own environment")
     try:
         kwargs = {**card.env_kwargs, **env_kwargs(given)}
     except ValueError as error:

@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from mixers import CONSTANT_STATE
 
 from aaren_rl.agents.scan.rows import batch_size
 from aaren_rl.nn import (
@@ -162,7 +163,7 @@ def test_a_trunk_names_what_it_does_not_know(how, said):
         Trunk(**{"mixer": "aaren", "width": 8, "layers": 1, "heads": 2, **how})
 
 
-@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa", "gru", "mingru"])
+@pytest.mark.parametrize("mixer", CONSTANT_STATE)
 def test_states_of_constant_size_stay_tensors(mixer):
     _, state = made(lambda: trunk(mixer))(batch(), lengths=LENGTHS)
     assert not isinstance(state, Ragged)
@@ -195,7 +196,7 @@ def test_a_batch_of_empty_rows_has_as_many_outputs_as_another():
     assert module(x, lengths=[0] * 6, keep=slice(-1, None))[0].shape == (6, 1, WIDTH)
 
 
-@pytest.mark.parametrize("mixer", ["aaren", "gru", "mingru"])
+@pytest.mark.parametrize("mixer", CONSTANT_STATE)
 def test_a_state_does_not_hold_the_sequence(mixer):
     """Neither in memory nor in a file."""
     _, state = made(lambda: trunk(mixer))(torch.randn(1, 500, WIDTH, dtype=torch.float64))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mixers import CONSTANT_STATE
 from scipy.stats import chisquare
 from torch import Tensor
 from windows import LENGTHS, generator, make_data, make_episodes
@@ -59,7 +60,7 @@ def predict(model: DecisionModel, b: Batch, state: TrunkState | None) -> tuple[T
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 3])
-@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa", "gru", "mingru"])
+@pytest.mark.parametrize("mixer", CONSTANT_STATE)
 def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per_step: int) -> None:
     """With weights that stand still: all updates of a row, and the row at once."""
     torch.manual_seed(0)

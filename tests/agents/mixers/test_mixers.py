@@ -68,14 +68,12 @@ def test_parallel_is_recurrent(name: str) -> None:
         torch.testing.assert_close(mine, stepped, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("bias", [-20.0, 0.0, 20.0, None])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 @torch.no_grad()
-def test_a_forget_gate_over_10_000_tokens(bias: float | None, dtype: torch.dtype, tolerance: float) -> None:
-    """Gates of 2e-9, 1/2 and 1 - 2e-9, and those before training: in parallel as token by token."""
+def test_a_forget_gate_over_10_000_tokens(dtype: torch.dtype, tolerance: float) -> None:
+    """Heads with gates of 2e-9, 1/2 and 1 - 2e-9, and one as before training: in parallel as token by token."""
     mixer, x = make("aaren with a gate", dtype), tokens(10_000, dtype, batch=1)
-    if bias is not None:
-        mixer.forget.bias.fill_(bias)
+    mixer.forget.bias[:3] = torch.tensor([-20.0, 0.0, 20.0])
     parallel, last = mixer(x)
     recurrent, state = steps(mixer, x)
     torch.testing.assert_close(parallel, recurrent, rtol=0, atol=tolerance)
