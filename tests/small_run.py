@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import time
@@ -23,6 +24,18 @@ def quick(out: Path, data: Path | str, options: str = "", agent: str = "decision
     scored = "--threads 1 --eval-every 3 --eval-episodes 1 --final-episodes 1"
     assert main(f"{small} {scored} --agent {agent} --source {data} --out {out} {options}".split()) == 0
     return folder(out, agent)
+
+
+def train_before(line: list[str], left: int = 0) -> None:
+    """Trains what is missing of a comparison in this process, which imports nothing again, all but the last `left`."""
+    from aaren_rl.cli import split_at_dashes
+    from aaren_rl.compare.command import _jobs, make_parser
+    from aaren_rl.train.command import main
+
+    own, settings = split_at_dashes(line)
+    jobs = _jobs(make_parser().parse_args(own, argparse.Namespace(settings=settings)))
+    for job in jobs[: len(jobs) - left]:
+        assert job.run.exists() or main(job.arguments) == 0
 
 
 def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:

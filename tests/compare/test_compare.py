@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from small_run import train_before
 
 from aaren_rl.compare.cells import read_results
 from aaren_rl.compare.command import main as compare
@@ -23,6 +24,7 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def compared(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("comparison")
+    train_before(command(hopper_file, out), left=1)
     assert compare(command(hopper_file, out)) == 0
     return out
 
@@ -58,7 +60,9 @@ def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, caps
 def test_a_target_above_the_data_is_noted(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
     """Also where the first agent is fed no return."""
     out = shutil.copytree(compared, tmp_path / "out")
-    assert compare(command(hopper_file, out, "--agents", "bc", "decision-aaren", "--seeds", "1")) == 0
+    line = command(hopper_file, out, "--agents", "bc", "decision-aaren", "--seeds", "1")
+    train_before(line)
+    assert compare(line) == 0
     errors = capsys.readouterr().err
     assert "hopper-medium: note: the target return 3,600 is above the best" in errors
     assert "has no effect" not in errors

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from run_differences import differences
-from small_run import arguments, folder, quick, records
+from small_run import arguments, folder, quick, records, train_before
 
 from aaren_rl import load_policy
 from aaren_rl.agents import Critic
@@ -275,7 +275,10 @@ def test_a_comparison_scores_with_and_without(tmp_path: Path, capsys: pytest.Cap
     shown = []
     for candidates in ([], ["--candidates", "1"]):
         small = "--local-steps 2000 --width 16 --layers 1 --heads 2 --warmup-updates 5 --eval-every 20 --critic".split()
-        assert compare([*base, *candidates, "--out", str(tmp_path), "--", *small]) == 0
+        line = [*base, *candidates, "--out", str(tmp_path), "--", *small]
+        if not shown:
+            train_before(line)
+        assert compare(line) == 0
         kept = json.loads((tmp_path / "runs/hopper-medium/bc/seed0/comparison.json").read_text())
         shown.append(kept["cell"]["last"]["candidates"])
     assert shown == [16, 1]

@@ -50,7 +50,7 @@ def test_every_length(length: int) -> None:
     check(scan, *random_inputs(length, batch=(1,)), decay=random_decays(length, (1,)))
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 13, 16, 17, 35])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 13, 16, 17, pytest.param(35, marks=pytest.mark.slow)])
 def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> None:
     """Heads side by side, NaN under the mask."""
     check(scan, *random_inputs(length, batch=(1,)), state=random_state((1,)))
