@@ -29,7 +29,8 @@ from aaren_rl.policies.names import label, style
 
 OURS, THEIRS = "decision-aaren", "decision-transformer"
 RIVALS = (THEIRS, "bc-top10")
-COLUMNS = 3  # of panels
+COLUMNS = 2  # of panels
+WIDTH = 5.0  # inches: letters keep their size on a phone
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
 THRESHOLDS = np.linspace(0, 120, 241)
 PROFILE_RESAMPLES = 2_000  # of a whole curve
@@ -52,8 +53,8 @@ def scores(cells: Sequence[Cell]) -> Figure:
     """A row a set: scores with their intervals beside what the data return, and excess MSE."""
     groups = group(cells)
     agents = list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
-    figure = Figure(figsize=(9.6, 1.5 + 0.62 * len(groups)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.5, 1))
+    figure = Figure(figsize=(WIDTH, 2.4 + 1.1 * len(groups)), layout="constrained")
+    left, right = figure.subplots(2, 1, sharey=True)
     at = {agent: 0.6 * ((i + 0.5) / len(agents) - 0.5) for i, agent in enumerate(agents)}
     row = {env: i for i, env in enumerate(groups)}
     for s in summarize(cells):
@@ -66,7 +67,7 @@ def scores(cells: Sequence[Cell]) -> Figure:
             if name in DATA:
                 style = {"color": SOFT, "linestyle": DATA[name][1], "linewidth": 1.3, "zorder": 1}
                 left.plot([value] * 2, [row[env] - 0.38, row[env] + 0.38], **style)
-    left.set_yticks(range(len(groups)), list(groups))
+    left.set_yticks(range(len(groups)), list(groups), fontsize=9)
     left.set(xlabel="normalized score, local sets", ylim=(len(groups) - 0.5, -0.5))
     left.set_xlim(left=min(0.0, left.get_xlim()[0]))
     # Between agents that learn and one that has a tenth of a small set lie factors of ten.
@@ -78,7 +79,7 @@ def scores(cells: Sequence[Cell]) -> Figure:
         paint(axes)
     handles = [_handle(agent) for agent in agents]
     handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for name, line in DATA.values()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 
@@ -86,15 +87,15 @@ def forest(cells: Sequence[Cell]) -> Figure:
     """Per set and over all, the score of Decision-Aaren minus that of two others, with the intervals."""
     pairs = [pair for pair in differences(cells) if pair.first == OURS and pair.second in RIVALS]
     envs: list[str | None] = [*dict.fromkeys(pair.env for pair in pairs if pair.env is not None), None]
-    figure = Figure(figsize=(7.6, 1.2 + 0.4 * len(envs)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.4 * len(envs)), layout="constrained")
     axes = figure.add_subplot()
     for pair in pairs:
         place = RIVALS.index(pair.second)
         _mark(axes, pair.estimate, envs.index(pair.env) + 0.3 * (place - 0.5), pair.second)
     axes.axvline(0, color=SOFT, linewidth=1.2, zorder=1)
     axes.axhline(len(envs) - 1.5, color=SOFT, linewidth=0.8)
-    axes.set_yticks(range(len(envs)), [env or f"mean of {len(envs) - 1}" for env in envs])
-    axes.set(xlabel="normalized score of Decision-Aaren minus that of", ylim=(len(envs) - 0.5, -0.5))
+    axes.set_yticks(range(len(envs)), fontsize=9, labels=[env or f"mean of {len(envs) - 1}" for env in envs])
+    axes.set(xlabel="score of Decision-Aaren minus that of", ylim=(len(envs) - 0.5, -0.5))
     paint(axes)
     handles = [_handle(agent) for agent in RIVALS if any(pair.second == agent for pair in pairs)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
@@ -103,7 +104,7 @@ def forest(cells: Sequence[Cell]) -> Figure:
 
 def profile(cells: Sequence[Cell]) -> Figure:
     """The share of runs above every score."""
-    figure = Figure(figsize=(7.6, 3.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axes = figure.add_subplot()
     for agent, (shares, low, high) in profiles(cells, THRESHOLDS).items():
         color = style(agent)[0]
@@ -140,12 +141,13 @@ def steering(cells: Sequence[Cell]) -> Figure:
     """A panel a set."""
     groups = group(cells)
     rows = -(-len(groups) // COLUMNS)
-    figure = Figure(figsize=(9.6, 0.9 + 2.6 * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.3 + 2.1 * rows), layout="constrained")
     panels = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     shown: dict[str, None] = {}
     for axes, (env, runs) in zip(panels, groups.items(), strict=False):
         shown |= dict.fromkeys(_steering(axes, runs))
-        axes.set_title(env, fontsize=10, color=INK)
+        axes.set_title(env, fontsize=9, color=INK)
+        axes.tick_params(labelsize=8)
         paint(axes)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
@@ -153,7 +155,7 @@ def steering(cells: Sequence[Cell]) -> Figure:
     figure.supylabel("achieved return", fontsize=10, color=INK)
     handles = [_handle(agent) for agent in shown]
     handles.append(Line2D([], [], color=SOFT, linestyle=":", label="achieved = target"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib
 import table1_peers
+from docs_dark import adapt
 from scipy.stats import spearmanr
 from table1_figures import OURS, THEIRS, figures, on_all_sets
 
@@ -62,7 +63,8 @@ def write(docs: Path, grid: Grid) -> int:
     with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
         curves = {"peers": table1_peers.figure(cells, runs)} if runs else {}
         for name, figure in (figures(cells) | curves).items():
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            figure.savefig(file := folder / f"{name}.svg", metadata={"Date": None})
+            write_text(file, adapt(file.read_text(encoding="utf-8")))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from table1_figures import COLUMNS, OURS
+from table1_figures import COLUMNS, OURS, WIDTH
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.report.figures import INK, SOFT, paint
@@ -67,7 +67,7 @@ def figure(cells: Sequence[Cell], runs: Sequence[Run]) -> Figure:
     """Learning curves, a panel per dataset: thin lines are seeds, dots last scores, dashes Decision-Aaren's mean."""
     sets = _sets(cells, runs)
     rows = -(-len(sets) // COLUMNS)
-    drawn = Figure(figsize=(9.6, 0.9 + 2.6 * rows), layout="constrained")
+    drawn = Figure(figsize=(WIDTH, 1.3 + 2.1 * rows), layout="constrained")
     panels = drawn.subplots(rows, COLUMNS, squeeze=False).ravel()
     for axes, (env, ours) in zip(panels, sets.items(), strict=False):
         axes.axhline(fmean(ours), color=SOFT, linestyle="--", label=f"{label(OURS)}, mean")
@@ -81,12 +81,14 @@ def figure(cells: Sequence[Cell], runs: Sequence[Run]) -> Figure:
             axes.plot(
                 [steps[-1]] * len(of_set), [run["last"]["score"] for run in of_set], "o", color=color, markersize=4
             )
-        axes.set_title(env, fontsize=10, color=INK)
+        axes.set_title(env, fontsize=9, color=INK)
+        axes.tick_params(labelsize=8)
+        axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
         paint(axes)
     for axes in panels[len(sets) :]:
         axes.set_visible(False)
     drawn.supxlabel("gradient steps", fontsize=10, color=INK)
     drawn.supylabel("normalized score", fontsize=10, color=INK)
     shown = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    drawn.legend(shown.values(), shown, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    drawn.legend(shown.values(), shown, loc="outside upper center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     return drawn

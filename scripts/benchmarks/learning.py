@@ -21,7 +21,7 @@ from aaren_rl.bench.harness import COMPARABLE, Figures, logarithmic, parallel_ac
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, hold_out
-from aaren_rl.policies.names import AGENTS, MARKS, label
+from aaren_rl.policies.names import AGENTS, MARKS, label, style
 from aaren_rl.train.acceleration import keep_freed_memory
 from aaren_rl.train.config import RunConfig
 from aaren_rl.train.data.batches import StepData
@@ -218,12 +218,12 @@ def plot(figures: Figures) -> Figure:
     floor = figures["floor"] or 0.0
     panels = figure.subplots(1, 2, sharey=True)
     for axes, cost in zip(panels, COSTS, strict=True):
-        for k, curve in enumerate(figures["curves"]):
+        for curve in figures["curves"]:
             at = [point[cost] for point in curve["points"]]
             errors = [point["error"] - floor for point in curve["points"]]
             preset, _, agent = curve["recipe"].partition(":")
             name = label(agent) if preset == "default" else f"{label(agent)}, preset {preset}"
-            axes.plot(at, errors, marker=".", color=f"C{k}", label=name)
+            axes.plot(at, errors, marker=".", color=style(agent)[0], label=name)
         axes.axhline(figures["error"] - floor, color="0.5", linewidth=0.8, linestyle="--")
         axes.set(xlabel=f"{COSTS[cost]} of training")
         logarithmic(axes)

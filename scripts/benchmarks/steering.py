@@ -25,7 +25,7 @@ from aaren_rl.evaluate.play import EpisodePlan, guided, score_policy
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import load_policy, read_card
-from aaren_rl.policies.names import AUTO, MARKS, label
+from aaren_rl.policies.names import AUTO, MARKS, label, style
 
 LOWEST = 0.05  # quantile of dataset returns for the lowest target; the best return is the highest
 
@@ -150,13 +150,14 @@ def plot(figures: Figures) -> Figure:
     asked = figures["asked"]
     axes.plot([asked[0], asked[-1]], [asked[0], asked[-1]], color="0.5", linestyle=":", label="achieved = target")
     axes.axhline(figures["data_mean"], color="0.7", linewidth=0.8, label="mean of the data")
-    for k, agent in enumerate(figures["agents"]):
+    for agent in figures["agents"]:
+        color, marker = style(agent["agent"])
         for line in agent["achieved"]:
-            axes.plot(asked, line, color=f"C{k}", linewidth=0.6, alpha=0.6)
+            axes.plot(asked, line, color=color, linewidth=0.6, alpha=0.6)
         mean = np.mean(agent["achieved"], axis=0)
-        axes.plot(asked, mean, color=f"C{k}", linewidth=2, marker=".", label=label(agent["agent"]))
+        axes.plot(asked, mean, color=color, linewidth=2, marker=marker, markersize=4, label=label(agent["agent"]))
         if agent["auto"] is not None:
-            axes.axhline(np.mean(agent["auto"]), color=f"C{k}", linestyle="--", label=f"{label(agent['agent'])}, auto")
+            axes.axhline(np.mean(agent["auto"]), color=color, linestyle="--", label=f"{label(agent['agent'])}, auto")
     axes.set(xlabel="target return", ylabel="achieved return", ylim=(0, None) if asked[0] >= 0 else None)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", frameon=False)

@@ -1,0 +1,231 @@
+"""The charts of docs/benchmarks, from what the benchmarks printed there: one color and one marker per agent.
+
+Widths are those of a phone's page, on which letters keep their size; a wider page shows a chart larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+from aaren_rl.compare.report.figures import INK, SOFT, paint
+from aaren_rl.policies.names import label, style
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+WIDTH = 5.0  # inches, of 72 points; a phone shows some 360 points
+RECURRENT = ("decision-aaren", "decision-gru", "decision-mingru")
+MODES = {"recurrent": "-", "window": "-", "staggered": "--"}
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    """The rows of the first table below a line that begins with `head`, up to an empty line."""
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith(head))
+    table = []
+    for line in lines[first + 1 :]:
+        if not line.strip():
+            break
+        table.append(line.split())
+    return table
+
+
+def printed(name: str) -> str:
+    """What `scripts/bench NAME` printed."""
+    return (DOCS / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def number(text: str) -> float:
+    """A number with commas."""
+    return float(text.replace(",", ""))
+
+
+def agent_line(agent: str, **more: object) -> dict[str, Any]:
+    """How every chart draws an agent."""
+    color, marker = style(agent)
+    return {"color": color, "marker": marker, "markersize": 5, "markeredgewidth": 0, "linewidth": 1.7, **more}
+
+
+def finish(axes: Axes, x: str, y: str, *, log: str = "xy") -> None:
+    """Labels, plain numbers, and the colors that a dark page exchanges."""
+    axes.set(xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in log})
+    for axis in (getattr(axes, f"{name}axis") for name in log):
+        axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+        axis.set_minor_formatter(NullFormatter())
+    paint(axes)
+    axes.minorticks_off()
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    """One legend below all panels."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, labelcolor=INK,
+        handlelength=2.4, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def learning() -> Figure:
+    """Excess error against seconds and against gradient steps."""
+    figure = Figure(figsize=(WIDTH, 5.6), layout="constrained")
+    panels = figure.subplots(2, 1, sharey=True)
+    points: dict[str, list[list[str]]] = {}
+    for row in rows(printed("learning"), "recipe"):
+        points.setdefault(row[0].partition(":")[2], []).append(row)
+    for axes, column, x in zip(panels, (2, 1), ("seconds of training", "gradient steps"), strict=True):
+        for agent, found in points.items():
+            at = [number(row[column]) for row in found]
+            axes.plot(at, [number(row[-1]) for row in found], label=label(agent), **agent_line(agent))
+        finish(axes, x, "excess MSE, held out")
+        axes.set_yticks([0.003, 0.01, 0.03])
+    legend(figure, panels[0], 1)
+    return figure
+
+
+def steering() -> Figure:
+    """Achieved against target return on hopper-medium, and on the right what `auto` achieves."""
+    text = printed("steering")
+    part = text[text.rindex("$ ") :]
+    head = next(line.split() for line in part.splitlines() if line.startswith("target "))
+    found = [[number(word) for word in row if "(" not in word] for row in rows(part, "target ")]
+    asked = [row[0] for row in found]
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(asked, asked, color=SOFT, linestyle=":", label="achieved = target")
+    mean = number(next(line for line in part.splitlines() if line.startswith("mean return")).split()[5])
+    axes.axhline(mean, color=SOFT, linewidth=0.9)
+    axes.annotate("mean of the data", (asked[-1], mean), va="bottom", ha="right", fontsize=9, color=SOFT)
+    automatic = [number(word) for word in next(x for x in part.splitlines() if x.startswith("auto")).split()[1::2]]
+    for k, agent in enumerate(head[1:]):
+        axes.plot(asked, [row[k + 1] for row in found], label=label(agent), **agent_line(agent))
+        axes.plot([asked[-1] * 1.08], [automatic[k]], **agent_line(agent, linestyle=""))
+    axes.annotate("auto", (asked[-1] * 1.08, max(automatic)), xytext=(0, 8), textcoords="offset points", ha="center",
+                  fontsize=9, color=SOFT)  # fmt: skip
+    finish(axes, "target return", "achieved return", log="")
+    axes.set(ylim=(0, None))
+    legend(figure, axes)
+    return figure
+
+
+def rollout() -> Figure:
+    """Time of an action and size of the state by the step of the episode."""
+    figure = Figure(figsize=(WIDTH, 5.6), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True)
+    modes: dict[str, list[list[str]]] = {}
+    for row in rows(printed("rollout").partition("  at step 10")[0] + "\n\n", "step "):
+        modes.setdefault(row[0], []).append(row)
+    for name, found in modes.items():
+        agent, mode = name.split(":")
+        line = agent_line(agent, linestyle=MODES[mode])
+        if (agent, mode) == ("decision-transformer", "recurrent"):
+            line |= {"linestyle": ":", "markerfacecolor": "none", "markeredgewidth": 1.2}
+        at = [number(row[1]) for row in found]
+        what = "KV cache" if agent == "decision-transformer" and mode == "recurrent" else mode
+        panels[0].plot(at, [number(row[2]) / 1000 for row in found], label=f"{label(agent)}, {what}", **line)
+        panels[1].plot(at, [number(row[5]) / 1000 for row in found], **line)
+    finish(panels[0], "", "time of an action, ms")
+    finish(panels[1], "step of the episode", "state, kB")
+    legend(figure, panels[0], 1)
+    return figure
+
+
+def memory() -> Figure:
+    """T-mazes; distance from a remembered target; time of an action. Lines that coincide are set apart and say so."""
+    text = printed("memory")
+    figure = Figure(figsize=(WIDTH, 9.0), layout="constrained")
+    mazes, reacher, cost = figure.subplots(3, 1)
+    lengths = (100.0, 1e3, 1e4, 1e5)  # the first column, 20 steps, is of corridors of 20 to 200
+    success = {row[0]: [float(word) for word in row[4:8] if word != "-"] for row in rows(text, "parameters")}
+    for place, (agent, values) in enumerate(success.items()):
+        above = 6.0 * (len(RECURRENT) - 1 - place) if agent in RECURRENT else 0.0
+        shown = [value + above for value in values]
+        mazes.plot(lengths[: len(values)], shown, label=label(agent), **agent_line(agent))
+    mazes.axhline(50, color=SOFT, linestyle=":", linewidth=1.3)
+    mazes.annotate("chance", (1e5, 50), va="bottom", ha="right", fontsize=9, color=SOFT)
+    mazes.annotate("all three at 100 %, drawn apart", (100, 117), va="bottom", fontsize=9, color=SOFT)
+    finish(mazes, "steps of the corridor (trained on 20 to 200)", "success, %", log="x")
+    mazes.set(ylim=(0, 130), yticks=[0, 50, 100])
+    bins = [7.0, 14.0, 32.0, 71.0, 141.0, 316.0, 671.0, 949.0]  # middles of the printed columns
+    for line in text[text.index("fingertip to target") :].splitlines()[2:8]:
+        name, *words = line.replace("random actions", "random").split()
+        values = [float(word) for word in words[1:] if "[" not in word and "]" not in word]
+        if name in success:
+            reacher.plot(bins, values, **agent_line(name))
+        else:
+            reacher.plot(bins, values, color=SOFT, linestyle=":", linewidth=1.3)
+            told = {"random": "random actions", "controller": "a controller that sees the target"}[name]
+            reacher.annotate(told, (bins[0 if name == "random" else 2], values[0 if name == "random" else 3]),
+                             xytext=(0, 6), textcoords="offset points", fontsize=9, color=SOFT)  # fmt: skip
+    finish(reacher, "step (target hidden from step 5)", "fingertip to target, mm")
+    of_agents: dict[str, list[tuple[float, float]]] = {}
+    for row in rows(text, "step  us/action"):
+        agent = row[0].partition(":")[0]
+        if agent in success:
+            of_agents.setdefault(agent, []).append((number(row[1]), number(row[2]) / 1000))
+    for agent, points in of_agents.items():
+        cost.plot(*zip(*points, strict=True), **agent_line(agent))
+    finish(cost, "step of the episode", "time of an action, ms")
+    legend(figure, mazes)
+    return figure
+
+
+def scan() -> Figure:
+    """Time of the scan against its length: forward solid, forward and backward dashed."""
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    found = rows(printed("scan"), "length ")
+    looks = {"copy": (SOFT, "o"), "numba": (style("decision-aaren")[0], "o"), "blocked": ("#009e73", "v"),
+             "attention": (style("decision-transformer")[0], "s")}  # fmt: skip
+    for method, (color, marker) in looks.items():
+        of = [row for row in found if row[1] == method]
+        line: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.7}
+        axes.plot([number(row[0]) for row in of], [number(row[2]) for row in of], label=method, **line)
+        if method != "copy":
+            axes.plot([number(row[0]) for row in of], [number(row[-2]) for row in of], linestyle="--", **line)
+    axes.plot([], [], color=SOFT, linestyle="--", label="with backward")
+    finish(axes, "positions", "ms")
+    axes.set_xticks([1024, 4096, 8192])
+    legend(figure, axes, 3)
+    return figure
+
+
+def train() -> Figure:
+    """Milliseconds of a gradient step, by agent or package and precision, at two sizes."""
+    figure = Figure(figsize=(WIDTH, 6.6), layout="constrained")
+    parts = printed("train").split("\nwidth ")[1:3]
+    for axes, part in zip(figure.subplots(2, 1), parts, strict=True):
+        table = rows(part.partition(" takes ")[0] + "\n\n", "precision")
+        table = [row for row in table if row[-1].endswith("%")][::-1]
+        names = [" ".join(row[:-6]).replace("DecisionTransformerModel", "").strip() for row in table]
+        colors = [style(name.partition(",")[0])[0] if "decision" in name else "#9e9e9e" for name in names]
+        labels = [
+            f"{name}, {row[-6].replace('float', '')} bit".replace("b16", "16")
+            for name, row in zip(names, table, strict=True)
+        ]
+        times = [float(row[-5]) for row in table]
+        bars = axes.barh(labels, times, color=colors, height=0.66)
+        axes.bar_label(bars, [f"{time:,.0f}" for time in times], padding=3, fontsize=9, color=INK)
+        axes.set_title(f"width {part.splitlines()[0]}", fontsize=9, color=INK)
+        finish(axes, "ms per gradient step", "", log="")
+        axes.tick_params(axis="y", labelsize=8.5, length=0)
+        axes.set_xlim(0, 1.15 * max(times))
+    return figure
+
+
+CHARTS: dict[str, Callable[[], Figure]] = {
+    "learning": learning,
+    "steering": steering,
+    "rollout": rollout,
+    "memory": memory,
+    "scan": scan,
+    "train": train,
+}
+
+
+def names(folder: Path) -> Sequence[Path]:
+    """All drawings and charts of the documentation."""
+    return sorted(file for part in ("figures", "results", "benchmarks") for file in (folder / part).rglob("*.svg"))
