@@ -103,7 +103,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """
     target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.parent / f".{target.name}-{secrets.token_hex(4)}"
+    fresh = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     fresh.mkdir()  # not by tempfile, which keeps others from reading it, whatever the umask
     try:
         fill(fresh)
@@ -113,7 +113,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         if not target.exists():
             os.replace(fresh, target)
         elif not swap_folders(fresh, target):
-            old = fresh.with_name(fresh.name + "-old")
+            old = fresh.with_suffix(".old")
             os.replace(target, old)
             os.replace(fresh, target)
             shutil.rmtree(old)
@@ -122,21 +122,19 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-_LEFTOVER = re.compile(r"\.(.+)-[a-z0-9_]{8}(-old)?")
+_LEFTOVER_FOLDER, _LEFTOVER_FILE = re.compile(r"\.(.+)\.[0-9a-f]{8}\.(tmp|old)"), re.compile(r"\..+\.\d+\.tmp")
 
 
 def clear_leftovers(parent: Path) -> None:
-    """Removes temporary files of a killed `write_folder` or `write_text`; no other process may write in the folder."""
-    for folder in parent.glob(".*-*"):
-        found = _LEFTOVER.fullmatch(folder.name)
-        if found is None or not folder.is_dir():
-            continue
-        if found[2] and not (target := parent / found[1]).exists():
-            os.replace(folder, target)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-    for file in parent.glob(".*.tmp"):
-        file.unlink(missing_ok=True)
+    """Removes what a killed `write_folder` or `write_whole` left, and nothing else; no other process may write here."""
+    for path in parent.glob(".*"):
+        if path.is_dir() and (found := _LEFTOVER_FOLDER.fullmatch(path.name)):
+            if found[2] == "old" and not (target := parent / found[1]).exists():
+                os.replace(path, target)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file() and _LEFTOVER_FILE.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def check_free(folder: Path) -> None:

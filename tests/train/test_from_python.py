@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from small_run import records
+from small_run import quick, records
 
 from aaren_rl import load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
@@ -23,6 +23,7 @@ from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import find_runs
 from aaren_rl.runs.command import main as runs
+from aaren_rl.train import acceleration
 from aaren_rl.train.command import main as train
 
 SMALL: dict[str, Any] = {
@@ -105,6 +106,18 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper
     with pytest.raises(AarenRLError, match=message):
         train_policy(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
     assert not list(tmp_path.iterdir())
+
+
+def test_the_memory_of_the_caller_is_left_alone(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the command, whose process it is, has the system keep what it frees."""
+    called = []
+    monkeypatch.setattr(acceleration, "keep_freed_memory", lambda: called.append(1))
+    train_policy(**{**SMALL, "updates": 1}, source=hopper_file, out=tmp_path)
+    assert not called
+    quick(tmp_path / "command", hopper_file, "--updates 1")
+    assert called
 
 
 def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from aaren_rl import load_policy
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
-from aaren_rl.runs.folder import checkpoint_files
+from aaren_rl.runs.folder import RunFolder, checkpoint_files
 from aaren_rl.sweep.processes import make_job
 from aaren_rl.sweep.schedule import _is_done
 from aaren_rl.train import evaluation
@@ -115,13 +115,37 @@ def test_a_run_without_its_settings_is_kept(hopper_file: Path, tmp_path: Path, c
 def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path, name: str) -> None:
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
-    before = read_card(run).updates
+    before, logged = read_card(run).updates, without_times(run)
     job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
     assert _is_done(job)
     shutil.rmtree(run / name)
     assert not _is_done(job)  # a sweep resumes it
     assert train([*command, "--resume"]) == 0 and read_card(run / name).updates == before
-    assert [r["update"] for r in records(run) if "eval/mean_return" in r].count(before) == 1
+    assert without_times(run) == logged  # the last loss among it
+
+
+def without_times(run: Path) -> list[dict[str, float]]:
+    return [{tag: value for tag, value in line.items() if "per_second" not in tag} for line in records(run)]
+
+
+def test_a_deleted_policy_is_made_again_without_held_out_episodes(hopper_file: Path, tmp_path: Path) -> None:
+    """Its critic's candidates are then as far away as the last loss says, which is in the log."""
+    run = quick(tmp_path, hopper_file, "--critic --held-out 0")
+    shutil.rmtree(run / "policy")
+    best, logged = load_policy(run / "policy_best").model.state_dict(), without_times(run)
+    quick(tmp_path, hopper_file, "--critic --held-out 0 --resume")
+    assert without_times(run) == logged
+    if read_card(run / "policy_best").updates == 6:
+        assert all(torch.equal(best[name], tensor) for name, tensor in load_policy(run).model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", [".git-settings", ".cache-0a1b2c3d", ".notes.tmp", ".policy.0a1b2c3d.tmp.bak"])
+def test_resuming_keeps_hidden_files_of_others(tmp_path: Path, name: str) -> None:
+    run = folder(tmp_path)
+    (run / name).mkdir(parents=True)
+    (run / ".mine-12345678").write_text("mine")
+    with RunFolder(run):
+        assert (run / name).is_dir() and (run / ".mine-12345678").read_text() == "mine"
 
 
 @pytest.mark.faults(17)
