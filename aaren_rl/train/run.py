@@ -33,7 +33,7 @@ from .evaluation import complete, make_card
 from .fit import fit_estimators
 from .options import remarks
 from .ranks import Ranks, join_ranks
-from .records import LOG_EVERY, Run, log, save
+from .records import Run, log, save
 from .resume import checkpoint_of, config_to_resume
 from .settings import Request, run_folder, to_dict
 from .trainer import Trainer
@@ -174,8 +174,8 @@ def due(run: Run, save_every: int | None) -> list[Callable[[Run], None]]:
     """The actions due after the current gradient step."""
     if run.is_due(run.config.evaluation.eval_every):
         return [complete]
-    works = [(log, LOG_EVERY), (save, save_every)]
-    return [work for work, every in works if every is not None and run.is_due(every)]
+    works = [(log, run.owes_log), (save, save_every is not None and run.is_due(save_every))]
+    return [work for work, is_due in works if is_due]
 
 
 def announce(run: Run) -> None:
