@@ -62,33 +62,28 @@ class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, created if missing, and locked by one process at a time.
 
     Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
-    `held` is False if another process of the same run holds the lock; UsageError: a process of another run does.
+    Raises UsageError if another process holds the lock.
     """
 
-    def __init__(self, path: Path, *, held: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: FileLock | None = None
-        self._made: list[Path] = []  # the folders created here, innermost first
-        if held:
-            self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
-            check_place(path)
-            path.mkdir(parents=True, exist_ok=True)
-            # The system drops the lock with the process, however it ends: no stale lock is ever left.
-            self._lock = FileLock(path / ".lock", thread_local=False)
-            try:
-                self._lock.acquire(timeout=1)  # `is_held` has it for a moment
-            except Timeout:
-                raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
-            for folder in (path, path / "checkpoints"):
-                clear_leftovers(folder)
+        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]  # created here, innermost first
+        check_place(path)
+        path.mkdir(parents=True, exist_ok=True)
+        # The system drops the lock with the process, however it ends: no stale lock is ever left.
+        self._lock = FileLock(path / ".lock", thread_local=False)
+        try:
+            self._lock.acquire(timeout=1)  # `is_held` has it for a moment
+        except Timeout:
+            raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
+        for folder in (path, path / "checkpoints"):
+            clear_leftovers(folder)
 
     def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Releases the folder, and removes it if it was created here and is empty."""
-        if self._lock is None:
-            return
         if self._made and [file.name for file in self.path.iterdir()] == [".lock"]:
             with suppress(OSError):  # Windows keeps an open file; or another process writes there
                 (self.path / ".lock").unlink()

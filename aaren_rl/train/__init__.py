@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.errors import UsageError
 from ..runs.folder import read_metrics
 
 if TYPE_CHECKING:
@@ -107,7 +108,6 @@ def train_policy(
         AarenRLError: any other error for which the command has an exit code.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
-    from ..base.errors import UsageError
     from .run import run_training
     from .settings import Request, run_folder
 
@@ -120,15 +120,7 @@ def train_policy(
         settings, file = own_episodes.as_settings(episodes, env, Path(out), settings)
         save = partial(own_episodes.save, episodes, file)
     named = {**settings, "agent": agent, "seed": seed}
-    typed = {name: value for name, value in named.items() if value is not None}
-    typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
-    if isinstance(typed.get("source"), list | tuple):
-        typed["source"] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in typed["source"]]
-    if isinstance(kwargs := typed.get("env_kwargs"), Mapping):
-        try:
-            typed["env_kwargs"] = json.dumps(dict(kwargs))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"env_kwargs: {error}; give numbers, words and lists of them") from error
+    typed = {name: _plain(name, value) for name, value in named.items() if value is not None}
     asked = Request(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
     made = asked.config  # raises before the data are saved
     if save is not None:
@@ -136,3 +128,15 @@ def train_policy(
     if run_training(asked) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")
     return TrainingResult(run_folder(made, asked.out))
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401  a setting of any type
+    """A setting as a command line has it: paths are text, and a mapping is JSON."""
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if isinstance(value, Mapping):
+        try:
+            return json.dumps(dict(value))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{name}: {error}; give numbers, words and lists of them") from error
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

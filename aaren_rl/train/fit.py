@@ -104,22 +104,11 @@ def fit_critic(
     seed: int,
     updates: int = CRITIC_UPDATES,
 ) -> float | None:
-    """Fit a critic to the discounted returns of episodes, standardized to mean 0 and deviation 1.
+    """Fit a critic, drawn by the seed, to the discounted returns of episodes, standardized to mean 0 and deviation 1.
 
-    Args:
-        critic: its weights are drawn again, by the seed.
-        data: the steps of `episodes`, whose normalization and device it has.
-        episodes: what it is fitted to. The last `CUT` steps of episodes that a time limit ended are left out; if
-            nothing else is left they count, which is printed.
-        held_out: other episodes to measure the fit on; None: it is not measured.
-        seed: of the weights and of the batches.
-        updates: gradient steps.
-
-    Returns:
-        R^2 of the mean of the networks on the held-out episodes; None without them, or if their returns are all equal.
-
-    Raises:
-        NumericsError: the final loss is not finite.
+    `data` has the steps of `episodes`. The last `CUT` steps of episodes that a time limit ended are left out; if no
+    other is left they count, which is printed. Returns R^2 of the mean of the networks on the episodes `held_out`; None
+    without them, or if their returns are all equal. Raises NumericsError if the final loss is not finite.
     """
     returns, rows = discounted_returns(episodes, GAMMA), whole_steps(episodes)
     if not rows.size:

@@ -1,12 +1,5 @@
 """Samplers of training contexts. They sample on the training device, without a Python loop over samples.
 
-* "window": K steps from a start sampled uniformly over all steps, padded on the right. For the rollouts "window" and
-  "staggered", in which the model never sees an older context.
-* "episode": whole episodes, packed into one row without padding. For "recurrent".
-* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, packed into one row. For every rollout.
-* "tbptt": truncated backpropagation through time. Every row steps through whole episodes, a segment per gradient step.
-  The state of the model, computed with earlier weights, is carried to the next gradient step. For "recurrent".
-
 Shape suffixes: S segments, B packed sequences (rows), T steps per row and gradient step.
 """
 
@@ -66,7 +59,10 @@ class Sampler(ABC):
 
 
 class WindowSampler(Sampler):
-    """Rows of `length` steps, about `steps` in all; every step is equally likely to be first in a row."""
+    """Rows of `length` steps, about `steps` in all; every step is equally likely to be first in a row.
+
+    Rows are padded on the right. For the rollouts "window" and "staggered": the model never sees an older context.
+    """
 
     def __init__(self, data: StepData, length: int, steps: int) -> None:
         super().__init__(data)
@@ -85,9 +81,9 @@ class WindowSampler(Sampler):
 class EpisodeSampler(Sampler):
     """A fixed number of whole episodes, `steps` steps on average, in one row. Every episode is equally likely.
 
-    The row is filled up to a multiple of 128 steps, since preparing kernels for every new shape doubled the time of a
-    gradient step: with windows of 20 steps at random places, so that no step is seen more often than others.
-    Episodes are chosen on the CPU: their lengths determine the shape.
+    For the rollout "recurrent". The row is filled up to a multiple of 128 steps, since preparing kernels for every new
+    shape doubled the time of a gradient step: with windows of 20 steps at random places, so that no step is seen more
+    often than others. Episodes are chosen on the CPU: their lengths determine the shape.
     """
 
     def __init__(self, data: StepData, steps: int) -> None:
@@ -111,7 +107,10 @@ class EpisodeSampler(Sampler):
 
 
 class MixedSampler(Sampler):
-    """Segments that start anywhere, of log-uniform length up to `horizon`, cut at the end of their episode."""
+    """Segments that start anywhere, of log-uniform length up to `horizon`, cut at the end of their episode.
+
+    They are packed into one row. For every rollout.
+    """
 
     def __init__(self, data: StepData, horizon: int, steps: int) -> None:
         super().__init__(data)
@@ -132,6 +131,8 @@ class MixedSampler(Sampler):
 
 class TbpttSampler(Sampler):
     """Rows of `length` steps that continue from the last gradient step. After an episode comes a random one.
+
+    The state of the model, computed with earlier weights, is carried along. For the rollout "recurrent".
 
     The last rows, a `share` of them, are windows: they begin anywhere at every gradient step, with a fresh state. All
     rows together play only so many episodes at a time as there are rows, and windows show more of them. At least one
