@@ -48,7 +48,8 @@ class Cell:
         device: where it was trained.
         loss: of the last gradient steps that were logged together, on the agent's own training contexts.
         last: the score after the last gradient step, which is reported; with the held-out action error, where known.
-        best: the score of the weights that were best during training, on the same episodes; None where not asked for.
+        best: the score of the weights that were best during training, on episodes that did not choose them; None where
+            not asked for.
         mean_of_last: mean headline of the last `mean_of` evaluations during training.
         sweep: last scores for several target returns; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.

@@ -32,7 +32,8 @@ MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBORS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # target returns, in parts of the best return in the training data
-FORMAT = 5
+UNSEEN = 1_000_000  # from the seeds of a run's evaluations to those of episodes that chose none of its weights
+FORMAT = 6
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         device=card.versions["device"],
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=replace(last, action_error=error),
-        best=_best(run, last, plan) if how.best else None,
+        best=_best(run, plan) if how.best else None,
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
@@ -128,9 +129,10 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     )
 
 
-def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:
-    card = read_card(run / "policy_best")
-    return last if card.updates == last.updates else score_policy(load_policy(run / "policy_best"), card, plan)[0]
+def _best(run: Path, plan: EpisodePlan) -> Score:
+    """The score of the best weights on episodes that did not choose them."""
+    best, card = load_policy(run / "policy_best"), read_card(run / "policy_best")
+    return score_policy(best, card, replace(plan, seed=plan.seed + UNSEEN))[0]
 
 
 def action_cost(policy: Policy, card: PolicyCard, candidates: int) -> list[ActionCost]:

@@ -45,6 +45,7 @@ def test_a_cell_has_everything(run: Path) -> None:
     assert [(score.target_return, score.episodes) for score in cell.sweep] == [(100.0, 2), (3600.0, 2)]
     assert cell.sweep[1].returns == cell.last.returns[:2]
     assert cell.best.updates == read_card(run / "policy_best").updates
+    assert (cell.best.seed, cell.best.episodes) == (1_000_005, 3)  # episodes that did not choose it, if it is the last
     assert cell.loss == [line["train/loss"] for line in lines if "train/loss" in line][-1] > 0
     assert cell.seconds_per_update > 0 and cell.parameters > 1000 and cell.device == "cpu"
     assert [cost.step for cost in cell.action_cost] == [10, 20, 50, 100, 200, 500, 1000]
