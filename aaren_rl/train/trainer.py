@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
+from ..agents.model.trunk import TrunkState
 from ..agents.scan.gpu_check import gpu_is_right
 from ..base.errors import CheckpointError, one_line
 from ..policies.folder import UNUSED
@@ -22,19 +23,27 @@ from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 
 
+def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
+    """Squared errors of actions (..., A), their mean over dimensions, (...)."""
+    return (predicted.float() - target).square().mean(-1)
+
+
+def cross_entropies(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross entropies, in nats, of logits (..., n) and one-hot actions, (...)."""
+    return -(logits.float().log_softmax(-1) * target).sum(-1)
+
+
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean squared error of (B, T, A) over the true positions of a bool mask (B, T).
+    """Mean of `squared_errors` of (B, T, A) over the true positions of a bool mask (B, T).
 
     If this is a part of a batch with `count` true positions, the errors of all parts sum to that of the batch.
     """
-    errors = (predicted.float() - target).square().mean(-1)
-    return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
+    return torch.where(mask, squared_errors(predicted, target), 0.0).sum() / (mask.sum() if count is None else count)
 
 
 def masked_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean cross entropy, in nats, of logits (B, T, n) and one-hot actions. Otherwise as `masked_mse`."""
-    errors = -(logits.float().log_softmax(-1) * target).sum(-1)
-    return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
+    """Mean of `cross_entropies`. Otherwise as `masked_mse`."""
+    return torch.where(mask, cross_entropies(logits, target), 0.0).sum() / (mask.sum() if count is None else count)
 
 
 class Stopwatch:
@@ -95,7 +104,7 @@ class Trainer:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
             able = alone_on_a_gpu and self.model.trunk.mixer.recordable
             on_device = able and gpu_is_right(data.device, shape.forget_gate)
-        self._on_device = on_device
+        self.on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):
             mine = part_of_rows(len(self.sampler.next), ranks.rank, ranks.size)
@@ -105,7 +114,7 @@ class Trainer:
         self._start_over()
 
     def _start_over(self) -> None:
-        config, device, on_device = self.config.optimizer, self.data.device, self._on_device
+        config, device, on_device = self.config.optimizer, self.data.device, self.on_device
         self._rates = DeviceRates(config, device, self.update) if on_device else None
         recorded = on_device and device.type == "cuda"
         self._learn: Callable[[int], Found] = Graphs(self.learn, self.generator) if recorded else self.learn
@@ -147,17 +156,25 @@ class Trainer:
         limit = self.config.optimizer.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
         loss = self.ranks.sum(loss.detach())
-        bad = None
-        if self.config.optimizer.non_finite == "skip":
-            bad = 1 - (loss.isfinite() & norm.isfinite()).float()
+        skips = self.config.optimizer.non_finite == "skip"
+        bad = 1 - (loss.isfinite() & norm.isfinite()).float() if skips else None
+        self.take(rates, after, bad)
+        return loss, norm, whole.mask
+
+    def take(self, rates: Rates, after: TrunkState, bad: Tensor | None, *, muon: bool = True) -> None:
+        """Step every weight by its gradient, and keep the state `after`; neither if `bad`, a float32 (), is 1.
+
+        Args:
+            muon: whether the matrices of Muon, too; a `Group` steps them itself.
+        """
+        if bad is not None:
             self._skipped += bad
         # Reading it synchronizes with the device, so only on request.
-        if self._on_device or bad is None or not bool(bad):
-            self.optimizers.step(rates, bad if self._on_device else None)
+        if self.on_device or bad is None or not bool(bad):
+            self.optimizers.step(rates, bad if self.on_device else None, muon=muon)
             self._update_ema(rates, bad)
         if self.carried is not None:
             self.carried.keep(after, bad)
-        return loss, norm, whole.mask
 
     @torch.no_grad()
     def _update_ema(self, rates: Rates, bad: Tensor | None) -> None:

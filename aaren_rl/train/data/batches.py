@@ -173,16 +173,17 @@ class StepData:
         """Continuous actions (..., A) in units in which they span [-1, 1]."""
         return (actions - self._action_middle) / self._action_half
 
-    def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
+    def filled(self, begins: Tensor, lengths: Tensor, steps: int, size: Tensor | None = None) -> Batch:
         """Pack segments of `lengths` (S,) steps, which start at the steps `begins` (S,), into one row of `steps` steps.
 
-        The last segment is cut to fit; there must be enough. No shape depends on sampled values, so this never
-        synchronizes with the device, and a captured graph can sample.
+        The last segment is cut to fit; there must be enough. Behind `size` () steps, where it is given, is padding. No
+        shape depends on sampled values, so this never synchronizes with the device, and a captured graph can sample.
         """
         after = lengths.cumsum(0)
         place = torch.arange(steps, device=self.device)
+        mask = torch.ones(steps, dtype=torch.bool, device=self.device) if size is None else place < size
+        place = place if size is None else place.minimum(size - 1)
         stretch = torch.searchsorted(after, place, right=True)
         since = place - (after - lengths)[stretch]
-        mask = torch.ones(1, steps, dtype=torch.bool, device=self.device)
-        batch = self.rows((begins[stretch] + since).unsqueeze(0), mask)
+        batch = self.rows((begins[stretch] + since).unsqueeze(0), mask.unsqueeze(0))
         return replace(batch, starts=(since == 0).unsqueeze(0))

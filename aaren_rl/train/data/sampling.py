@@ -94,16 +94,20 @@ class EpisodeSampler(Sampler):
         self._every, self._end = every.cpu(), data.end.cpu()
         # First steps and lengths of what was chosen, (2, S): episodes, then windows, enough were they of one step.
         self._held = every.new_zeros(2, self._count + ROW_MULTIPLE)
+        self._size = every.new_zeros(())  # of the row that they fill
 
     def prepare(self, generator: torch.Generator) -> int:
         episodes = self._every[:, torch.randint(self._every.shape[1], (self._count,), generator=generator)]
         begins = torch.randint(len(self._end), (ROW_MULTIPLE,), generator=generator)
         lengths = (self._end[begins] - begins).clamp(max=FILLING)
         self._held.copy_(torch.cat([episodes, torch.stack([begins, lengths])], 1), non_blocking=True)
-        return -(-int(episodes[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
+        size = -(-int(episodes[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
+        self._size.fill_(size)
+        return size
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        return self.data.filled(self._held[0], self._held[1], steps)
+        """The row, padded to `steps`, at least its size."""
+        return self.data.filled(self._held[0], self._held[1], steps, self._size)
 
 
 class MixedSampler(Sampler):

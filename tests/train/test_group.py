@@ -1,0 +1,134 @@
+"""Seeds that train together: weights, losses and everything that is saved are those of each seed alone.
+
+To the bit, but where rows of whole episodes are padded to the longest of a group: sums of more numbers round otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aaren_rl.envs import Episodes
+from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.group import Group
+from aaren_rl.train.settings import make_config
+from aaren_rl.train.trainer import Trainer
+
+SEEDS, UPDATES = 3, 12
+SMALL: dict[str, Any] = {"width": 32, "layers": 2, "heads": 2, "steps_per_update": 320, "updates": 40}
+SMALL |= {"tbptt_length": 32, "precision": "float32", "warmup_updates": 3}
+AGENTS = [
+    ("decision-aaren", "episode"),
+    ("decision-aaren", "tbptt"),
+    ("decision-aaren", "mixed"),
+    ("decision-aaren", "window"),
+    ("decision-mingru", "episode"),
+    ("decision-transformer", "window"),
+]
+
+
+def episodes(seed: int) -> Episodes:
+    """Every seed's own, as where it holds out episodes of its own: of other lengths, too."""
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(40, 120, 20))])
+    sizes = ((offsets[-1], k) for k in (4, 2, 1))
+    observations, actions, rewards = (rng.uniform(-1, 1, size).astype(np.float32) for size in sizes)
+    return Episodes(observations, actions, rewards[:, 0], offsets, np.ones(20, bool))
+
+
+def trainer(agent: str, context: str, seed: int, *, on_device: bool = False, **settings: Any) -> Trainer:
+    config = make_config({"agent": agent, "seed": seed, "context": context, **SMALL, **settings}, "default")
+    return Trainer(config, StepData(episodes(seed), 10.0), 2, 200, on_device=on_device)
+
+
+def every(agent: str, context: str, **settings: Any) -> list[Trainer]:
+    return [trainer(agent, context, seed, **settings) for seed in range(SEEDS)]
+
+
+def steps(trainers: list[Trainer], group: Group | None, count: int) -> Tensor:
+    """Losses and norms of gradient steps, (count, 2, S)."""
+    taken = []
+    for _ in range(count):
+        found = zip(*(one.step() for one in trainers), strict=True) if group is None else group.step()
+        taken.append(torch.stack([torch.stack(tuple(part)) for part in found]).clone())
+    return torch.stack(taken)
+
+
+def same(first: Any, second: Any, padded: bool = False) -> None:
+    """Equal to the bit, or to 1e-5 where `padded`, through dictionaries and lists."""
+    if isinstance(first, Tensor) and padded:
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+    elif isinstance(first, Tensor):
+        assert torch.equal(first, second)
+    elif isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key, value in first.items():
+            same(value, second[key], padded)
+    elif isinstance(first, list | tuple):
+        for one, other in zip(first, second, strict=True):
+            same(one, other, padded)
+    else:
+        assert first == second
+
+
+def saved(one: Trainer, padded: bool = False) -> dict[str, Any]:
+    one.gather()
+    states = one.states()
+    del states["torch"]  # which nothing draws by
+    if not padded:
+        return states
+    # The bias of keys adds the same to all scores: its gradient is rounding alone, which AdamW makes large.
+    weights = {name: {key: w for key, w in states[name].items() if "key.bias" not in key} for name in ("raw", "ema")}
+    return weights | {"sampler": states["sampler"]}
+
+
+@pytest.mark.parametrize("non_finite", ["stop", "skip"])
+@pytest.mark.parametrize(("agent", "context"), AGENTS)
+def test_a_seed_of_a_group_is_the_seed_alone(agent: str, context: str, non_finite: str) -> None:
+    alone, together = (every(agent, context, non_finite=non_finite) for _ in range(2))
+    group = Group(together)
+    padded = context == "episode"
+    same(steps(alone, None, UPDATES), steps(together, group, UPDATES), padded)
+    assert padded == (len({one.mask.shape for one in alone}) > 1)  # sizes differ, or the test would not see padding
+    for one, other in zip(alone, together, strict=True):
+        assert one.update == other.update == UPDATES and one.mask.sum() == other.mask.sum()
+        same(saved(one, padded), saved(other, padded), padded)
+
+
+def test_on_a_device_what_waits_for_nothing_is_the_same_up_to_rounding() -> None:
+    alone, together = (every("decision-aaren", "tbptt", non_finite="skip", on_device=on) for on in (False, True))
+    found = steps(alone, None, UPDATES), steps(together, Group(together), UPDATES)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_goes_on_where_its_seeds_were_saved_and_without_one_of_them() -> None:
+    alone, together = (every("decision-aaren", "tbptt") for _ in range(2))
+    steps(alone, None, UPDATES)
+    steps(together, Group(together), UPDATES)
+    restored = every("decision-aaren", "tbptt")
+    for one, other in zip(restored, together, strict=True):
+        other.gather()
+        one.restore(UPDATES, other.states())
+    rest = restored[1:]
+    same(steps(alone[1:], None, 4), steps(rest, Group(rest), 4))
+    same(steps(alone[:1], None, 4), steps(together[:1], None, 4))  # a trainer that leaves the group trains alone
+    for one, other in zip(alone, [together[0], *rest], strict=True):
+        same(saved(one), saved(other))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_step_that_is_not_finite_is_skipped_for_its_seed_alone(on_device: bool) -> None:
+    alone, together = (every("decision-aaren", "tbptt", non_finite="skip", on_device=on_device) for _ in range(2))
+    group = Group(together)
+    for number in range(4):
+        for one in (alone[1], together[1]):
+            one.data.actions[:] = torch.nan if number == 1 else 0.5
+        found = steps(alone, None, 1), steps(together, group, 1)
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert [one.skipped for one in together] == [one.skipped for one in alone] == [0, 1, 0]
+    for one, other in zip(alone, together, strict=True):
+        same(saved(one, padded=True), saved(other, padded=True), padded=True)
