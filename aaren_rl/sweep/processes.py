@@ -51,7 +51,7 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     asked = make_request(parser.parse_args([*more]))
     config = make_config({**given, **asked.settings}, asked.preset)
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
-    if run != meant or asked.resume:
+    if run != meant or asked.resume or asked.seeds:
         raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {run}; leave them to the sweep")
     if isinstance(task := find_task(config.data.env), LocalTask):
         local_path(task, config.data.local_steps)  # raises for a size that its data do not have

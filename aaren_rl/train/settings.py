@@ -168,6 +168,7 @@ class Request:
     save_every: int | None = field(default=None, metadata={"limits": COUNT})
     on_log: OnLog | None = None
     memory_map: bool = False
+    seeds: Sequence[int] | None = None  # that train together, in place of one
 
     def __post_init__(self) -> None:
         if self.on_log is not None and not callable(self.on_log):

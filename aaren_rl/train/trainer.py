@@ -111,9 +111,10 @@ class Trainer:
             self._mine = mine if mine.stop > mine.start else slice(0, 1)  # `part` leaves no process without data
             self.carried = Carried(self.model.initial_state(self._mine.stop - self._mine.start))
         self._gathered: list[list[Tensor]] = []
-        self._start_over()
+        self.start_over()
 
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
+        """Record gradient steps anew, from the present one on: weights are elsewhere, or others have taken steps."""
         config, device, on_device = self.config.optimizer, self.data.device, self.on_device
         self._rates = DeviceRates(config, device, self.update) if on_device else None
         recorded = on_device and device.type == "cuda"
@@ -237,7 +238,7 @@ class Trainer:
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update = update
-            self._start_over()
+            self.start_over()
             self._skipped.fill_(states["skipped"])
             if self.carried is not None and isinstance(self.sampler, TbpttSampler):
                 following, *parts = states["tbptt"]
