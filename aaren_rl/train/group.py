@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..agents.model.trunk import TrunkState
 from ..agents.scan.rows import each
 from ..agents.stacked import stack
 from .acceleration import DeviceRates, Found, Graphs
@@ -34,6 +36,8 @@ class Group:
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         # Of every seed, in the order of `_parameters`.
         self._own = [[p for p in trainer.model.parameters() if p.requires_grad] for trainer in trainers]
+        for trainer in trainers:
+            trainer.model.zero_grad()  # of estimators that were fitted
         self._muon = self._stack_muon()
         self._rates = DeviceRates(self._config, first.data.device, first.update) if first.on_device else None
         recorded = first.on_device and first.data.device.type == "cuda"
@@ -63,8 +67,10 @@ class Group:
         for k, one in enumerate(carried):
             one.state = self._of(k, self._state)
 
-    def _of(self, k: int, state: object) -> object:
-        return each(lambda parts: parts[0].chunk(len(self.trainers))[k], [state])
+    def _of(self, k: int, state: TrunkState | None) -> TrunkState:
+        """The state of a seed, a part of that of all."""
+        part: TrunkState = each(lambda parts: parts[0].chunk(len(self.trainers))[k], [state])
+        return part
 
     def step(self) -> tuple[Tensor, Tensor]:
         """One gradient step of every trainer. Returns the losses and the gradient norms before clipping, (S,).
@@ -110,7 +116,7 @@ class Group:
         stacked = [self._parameters[i].grad for i in with_gradient]
         of_seeds = list(zip(*(gradient.unbind() for gradient in stacked if gradient is not None), strict=True))
         found = torch._foreach_norm([gradient for own in of_seeds for gradient in own])
-        norms = torch.linalg.vector_norm(torch.stack(found).view(len(of_seeds), -1), dim=1)
+        norms: Tensor = torch.linalg.vector_norm(torch.stack(found).view(len(of_seeds), -1), dim=1)
         factors = (self._config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
         for parameters, own, factor in zip(self._own, of_seeds, factors.unbind(), strict=True):
             torch._foreach_mul_(own, factor)
@@ -122,4 +128,5 @@ class Group:
 def joined(batches: Sequence[Batch]) -> Batch:
     """The batches of all seeds, one after another."""
     every = {field.name: [getattr(batch, field.name) for batch in batches] for field in dataclasses.fields(Batch)}
-    return Batch(**{name: None if parts[0] is None else torch.cat(parts) for name, parts in every.items()})
+    whole: dict[str, Any] = {name: None if parts[0] is None else torch.cat(parts) for name, parts in every.items()}
+    return Batch(**whole)

@@ -45,6 +45,7 @@ class Run:
     best: Score | Unplayed | None = None  # the evaluation of `policy_best`
     critic_r2: float | None = None  # of the critic on held-out episodes, where it was measured
     logged: dict[str, float] = field(default_factory=dict)  # the last log, by tag
+    title: str = ""  # of what it prints, where several runs print
 
     @property
     def config(self) -> RunConfig:

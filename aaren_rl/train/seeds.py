@@ -23,7 +23,6 @@ from ..base.entry import explain
 from ..base.errors import AarenRLError, UsageError
 from ..cli import StopRequest, launched, progress_bar
 from ..evaluate.scores import Score, format_overview
-from .config import RunConfig
 from .fit import fit_estimators
 from .group import Group
 from .ranks import ALONE
@@ -33,7 +32,7 @@ from .settings import Request, run_folder
 
 
 def train_seeds(request: Request, seeds: Sequence[int]) -> int:
-    """Train as requested, with each of these seeds. Returns the exit code: of the first seed that failed, where one did.
+    """Train as requested, with each of these seeds. Returns the exit code, that of the first seed that failed.
 
     Raises the errors of `run_training` before any gradient step, UsageError where these seeds cannot train together.
     """
@@ -111,12 +110,12 @@ class Seeds:
     def _prepare(self) -> None:
         """Announce every run, the first in full, and fit the estimators of those that begin."""
         for run in self.runs:
-            shown = sys.stdout, sys.stderr
-            quiet = StringIO()
-            first = run is self.runs[0]
-            with redirect_stdout(shown[0] if first else quiet), redirect_stderr(shown[1] if first else quiet):
+            with ExitStack() as quiet:
+                if run is not self.runs[0]:
+                    quiet.enter_context(redirect_stdout(StringIO()))
+                    quiet.enter_context(redirect_stderr(StringIO()))
                 on_writer(run, announce)
-            if not first:
+            if run is not self.runs[0]:
                 print(f"run folder: {run.path}")
         for run in self.runs:
             if run.trainer.update == 0:
@@ -125,7 +124,7 @@ class Seeds:
         described = f"{name}, {len(self.runs)} seeds"
         self.bar = progress_bar(total=self._updates, initial=first_update, desc=described, unit="update")
         for run in self.runs:
-            run.bar = self.bar
+            run.bar, run.title = self.bar, f"{_name(run)}, "
 
     def _going(self) -> list[Run]:
         return [run for run in self.runs if run.config.seed not in self.codes and run.trainer.update < self._updates]
@@ -156,7 +155,8 @@ class Seeds:
             print(f"\n{format_overview(played)}")
         headlines = [score.headline for _, score in played]
         if len(headlines) > 1:
-            print(f"mean of {len(headlines)} seeds: {fmean(headlines):.1f} [{min(headlines):.1f} to {max(headlines):.1f}]")
+            mean, ends = fmean(headlines), f"{min(headlines):.1f} to {max(headlines):.1f}"
+            print(f"mean of {len(headlines)} seeds: {mean:.1f} ({ends})")
         for run in self.runs:
             if run.last is not None and run.last.action_error is not None:
                 print(f"{_name(run)}: held-out {run.last.action_error.short()}")
