@@ -67,7 +67,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]  # created here, innermost first
+        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]  # innermost first
         check_place(path)
         path.mkdir(parents=True, exist_ok=True)
         # The system drops the lock with the process, however it ends: no stale lock is ever left.
