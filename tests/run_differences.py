@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 
 
 def differences(whole: Path, killed: Path) -> list[str]:

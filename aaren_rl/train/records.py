@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -15,9 +17,10 @@ from tqdm import tqdm
 from ..base.errors import CheckpointError, NumericsError
 from ..base.json_dataclass import read
 from ..envs import Task
+from ..evaluate.held_out import SAME_MEAN
 from ..evaluate.scores import MEASURES, Score, Unplayed
 from ..policies.folder import has_policies
-from ..runs.checkpoints import Checkpoint, add_checkpoint
+from ..runs.checkpoints import Checkpoint, add_checkpoint, newest_whole
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
 from .config import RunConfig
@@ -26,6 +29,9 @@ from .settings import OnLog
 from .trainer import Stopwatch, Trainer
 
 LOG_EVERY = 50  # gradient steps
+# Required keys of a checkpoint, besides those of `Trainer.states`.
+TENSORS = ("sampler", "recent", "torch", "normalization")
+STATES = {"raw": dict, "ema": dict, "optimizer": dict} | dict.fromkeys(TENSORS, Tensor)
 
 
 @dataclass
@@ -168,3 +174,39 @@ def finite_losses(run: Run) -> Tensor:
         f"loss or gradient {every} {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
         f"{rate}use --precision float32"
     )
+
+
+def find_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest intact checkpoint of a run, or None before its first. Raises the errors of `newest_whole`."""
+    return newest_whole(folder, STATES, lambda found: found)
+
+
+def checkpoint_of(run: Run) -> Checkpoint | None:
+    """The last checkpoint of a run, None before its first.
+
+    Raises CheckpointError if the run was trained on other data until then.
+    """
+    checkpoint = find_checkpoint(run.path / "checkpoints")
+    if checkpoint is None:
+        print("no checkpoint yet: starting over", file=sys.stderr)
+        return None
+    episodes, now, then = run.data.steps.episodes, run.data.identity, checkpoint.progress.get("data")
+    way_out = "resume with the data of the run, or start a new one with another --out"
+    if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
+        raise CheckpointError(
+            f"{run.path}: {episodes.dataset} has changed since the run was started: steps and mean return are "
+            f"{now}, then {then}; {way_out}"
+        )
+    mine, sha256 = run.data.sha256, checkpoint.progress.get("data_sha256")
+    # Local sets that other processors made may differ by rounding.
+    if sha256 not in (None, mine) and episodes.source != "local":
+        raise CheckpointError(
+            f"{run.path}: {episodes.dataset} has as many steps and the mean return of the run's data, but other "
+            f"numbers (SHA-256 {mine[:16]}..., then {sha256[:16]}...); {way_out}"
+        )
+    if sha256 is None:
+        print("note: this run has no hash of its data: they were compared by steps and mean return", file=sys.stderr)
+    before, after = checkpoint.progress.get("precision"), run.trainer.precision
+    if before not in (None, after):
+        print(f"note: the run was in {before}, this processor continues in {after} (--precision auto)", file=sys.stderr)
+    return checkpoint

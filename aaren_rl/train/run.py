@@ -25,17 +25,17 @@ from ..envs import D4RLTask
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..policies.folder import CARD, load_policy, read_card
 from ..policies.names import AUTO, SOURCES, return_words
-from ..runs.folder import RunFolder, has_checkpoint, read_metrics
+from ..runs.folder import RunFolder, has_checkpoint, holds_training, read_metrics
 from ..runs.metrics import Metrics
+from . import settings
 from .config import RunConfig
 from .data.load import TrainingData, constant_columns, load_data, require_room
 from .evaluation import complete, make_card
-from .fit import fit_estimators
+from .fit import fit_estimators, notes_on_fewer_steps
 from .options import remarks
 from .ranks import Ranks, join_ranks
-from .records import Run, log, save
-from .resume import checkpoint_of, config_to_resume
-from .settings import Request, run_folder, to_dict
+from .records import Run, checkpoint_of, log, save
+from .settings import Request
 from .trainer import Trainer
 
 TIMESTEPS = 1000  # of a table of time steps at most, where no episode of the data is longer
@@ -71,7 +71,7 @@ def make_plan(request: Request, held: ExitStack) -> Plan:
     config = request.config
     for remark in remarks(config, request.typed):
         print(remark, file=sys.stderr)
-    path = run_folder(config, request.out)
+    path = settings.run_folder(config, request.out)
     folder = held.enter_context(RunFolder(path))
     card = None
     if request.resume:
@@ -84,6 +84,32 @@ def make_plan(request: Request, held: ExitStack) -> Plan:
         source = card.same_source(source)
     start = None if request.resume and has_checkpoint(path) else config.data.start_from
     return Plan(config, path, source, start, None if card is None else card.model["max_timestep"])
+
+
+def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
+    """The configuration of a run with more updates or another source if requested.
+
+    Raises CheckpointError if other requested settings differ, unless nothing was saved yet.
+    """
+    folder.require_run()
+    config, path, given = settings.read_config(folder.config_file), folder.path, request.given
+    if given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
+        for note in notes_on_fewer_steps(config):
+            print(note, file=sys.stderr)
+        config = settings.build_config({**settings.settings_of(config), "updates": given["updates"]})
+    source = given["source"] if "source" in request.typed else config.data.source  # patterns are files by now
+    if source != config.data.source:  # the checkpoint tells whose
+        print(f"{path}: the data are {source} from now on, no longer {config.data.source}", file=sys.stderr)
+        config = settings.build_config({**settings.settings_of(config), "source": source})
+    preset = {} if request.preset == "default" else settings.preset_settings(request.preset, request.config.agent)
+    if differing := "; ".join(settings.differences(config, preset | given)):
+        if not holds_training(path):
+            print(f"{path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
+            return settings.build_config({**settings.settings_of(config), **preset, **given})
+        if named := settings.differences(config, given):
+            raise CheckpointError(f"{path}: the run to resume differs in {'; '.join(named)}")
+        print(f"{path}: keeps its settings, not those of --preset {request.preset}: {differing}", file=sys.stderr)
+    return config
 
 
 def read_data(request: Request, plan: Plan, ranks: Ranks) -> tuple[TrainingData, Policy | None]:
@@ -110,7 +136,7 @@ def begin(request: Request, plan: Plan, read: tuple[TrainingData, Policy | None]
         run.restore(checkpoint)
     # After reading the data, so that a mistyped path leaves no run folder, and other data no trace in it.
     asked = replace(config, data=replace(config.data, context=plan.config.data.context))  # "auto" stays
-    text = yaml.safe_dump(to_dict(asked), sort_keys=False)
+    text = yaml.safe_dump(settings.to_dict(asked), sort_keys=False)
     ranks.share(lambda: write_text(plan.path / "config.yaml", text))
     return run
 
@@ -212,7 +238,7 @@ def announce(run: Run) -> None:
     run.logged = {tag: value for line in lines for tag, value in line.items() if tag != "update"}
     # Drop lines that a pending evaluation will log again.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
-    run.metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
+    run.metrics.text("config", f"```yaml\n{yaml.safe_dump(settings.to_dict(config), sort_keys=False)}```")
 
 
 def catch_up(run: Run) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from aaren_rl import load_policy
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.data.hdf5.opening import check_file
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.settings import read_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore")]

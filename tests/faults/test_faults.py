@@ -33,7 +33,7 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.train import trainer as training_module
 from aaren_rl.train.command import main as train
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.trainer import Trainer
 
 
@@ -109,7 +109,7 @@ from aaren_rl import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
 from aaren_rl.runs.checkpoints import add_checkpoint
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
 card, old = read_card(source), find_checkpoint(source / "checkpoints")

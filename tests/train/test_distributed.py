@@ -22,7 +22,7 @@ from aaren_rl.train import ranks
 from aaren_rl.train.command import main as train
 from aaren_rl.train.data.batches import part
 from aaren_rl.train.data.sampling import TbpttSampler
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

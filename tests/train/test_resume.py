@@ -26,7 +26,7 @@ from aaren_rl.sweep.schedule import _is_done
 from aaren_rl.train import evaluation
 from aaren_rl.train import trainer as trainer_module
 from aaren_rl.train.command import main as train
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.settings import read_config, settings_of
 from aaren_rl.train.trainer import Trainer
 

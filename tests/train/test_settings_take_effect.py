@@ -18,7 +18,7 @@ from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.data.sampling import make_sampler
 from aaren_rl.train.optimizers import rates_at
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.settings import build_config, make_config
 from aaren_rl.train.trainer import Trainer, masked_mse
 

@@ -26,7 +26,7 @@ from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
 from aaren_rl.train.command import main as train
 from aaren_rl.train.options import make_parser, make_request, remarks
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.settings import read_config
 from aaren_rl.train.trainer import Trainer
 

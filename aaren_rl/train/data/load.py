@@ -15,7 +15,7 @@ from ...envs import Episodes, LocalTask, Reference, Task, load_task
 from ...envs.data.episodes import best_of, held_out
 from ...envs.data.observations import Statistics
 from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
-from ..config import DataConfig, RunConfig
+from ..config import RunConfig
 from .batches import StepData
 from .sampling import settle_context
 
@@ -47,14 +47,21 @@ def load_data(
 
     Raises the errors of `envs.load_task` and of `StepData`, and UsageError if a critic does not suit the task.
     """
-    task, episodes = _read(config.data, source, memory_map, resumed)
-    if (scale := config.data.return_scale) is None:
+    data, reference = config.data, None
+    if data.ref_min_score is not None and data.ref_max_score is not None:
+        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
+    options = {name: getattr(data, name) for name in READING} | {"memory_map": memory_map}
+    try:
+        task, episodes = load_task(data.env, source, reference=reference, **options)
+    except DataError as error:
+        raise DataError(f"{error}{if_moved(source) if resumed else ''}") from error
+    if (scale := data.return_scale) is None:
         scale = choose_return_scale(episodes)
         config = replace(config, data=replace(config.data, return_scale=scale))
         print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
     if config.network.critic:
         _check_critic(task)
-    share, seed, fraction = config.data.held_out, config.seed, config.data.best_fraction
+    share, seed, fraction = data.held_out, config.seed, data.best_fraction
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
     config = settle_context(config, episodes.outline(best_of(episodes.returns, fraction)))
     apart, chosen = keep_out(episodes, share, seed), None
@@ -65,17 +72,6 @@ def load_data(
     steps = StepData(episodes, scale, device, **actions, chosen=chosen)
     longest = int(episodes.lengths.max())
     return TrainingData(config, task, steps, apart, data_returns(episodes), episodes.sha256(), longest)
-
-
-def _read(data: DataConfig, source: str | list[str], memory_map: bool, resumed: bool) -> tuple[Task, Episodes]:
-    reference = None
-    if data.ref_min_score is not None and data.ref_max_score is not None:
-        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
-    options = {name: getattr(data, name) for name in READING} | {"memory_map": memory_map}
-    try:
-        return load_task(data.env, source, reference=reference, **options)
-    except DataError as error:
-        raise DataError(f"{error}{if_moved(source) if resumed else ''}") from error
 
 
 def choose_return_scale(episodes: Episodes) -> float:

@@ -42,12 +42,13 @@ def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
 class Sampler(ABC):
     """Samples in two parts: the shape, on the CPU, and the steps, without synchronizing with the device."""
 
-    def __init__(self, data: StepData) -> None:
-        self.data, self.draws_on = data, data.device  # device of the dataset and the generator
+    def __init__(self, data: StepData, size: int = 0) -> None:
+        self.data, self.size = data, size  # rows of a batch, or steps of its row
+        self.draws_on = data.device  # device of the generator
 
-    @abstractmethod
     def prepare(self, generator: torch.Generator) -> int:
         """Everything that determines the shape of the next batch, and its size for `draw`."""
+        return self.size
 
     @abstractmethod
     def draw(self, generator: torch.Generator, size: int) -> Batch:
@@ -65,11 +66,8 @@ class WindowSampler(Sampler):
     """
 
     def __init__(self, data: StepData, length: int, steps: int) -> None:
-        super().__init__(data)
-        self.length, self.rows = length, max(1, round(steps / length))
-
-    def prepare(self, generator: torch.Generator) -> int:
-        return self.rows
+        super().__init__(data, max(1, round(steps / length)))
+        self.length = length
 
     def draw(self, generator: torch.Generator, rows: int) -> Batch:
         begins = torch.randint(len(self.data), (rows, 1), generator=generator, device=self.data.device)
@@ -117,11 +115,8 @@ class MixedSampler(Sampler):
     """
 
     def __init__(self, data: StepData, horizon: int, steps: int) -> None:
-        super().__init__(data)
-        self.horizon, self.steps = horizon, steps
-
-    def prepare(self, generator: torch.Generator) -> int:
-        return self.steps
+        super().__init__(data, steps)
+        self.horizon = horizon
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
         # A segment has at least one step, so `steps` candidates always suffice.
@@ -144,13 +139,10 @@ class TbpttSampler(Sampler):
     """
 
     def __init__(self, data: StepData, length: int, steps: int, share: float = 0.0) -> None:
-        super().__init__(data)
+        super().__init__(data, max(1, round(steps / length)))
         self.length = length
-        self.next = torch.full((max(1, round(steps / length)),), -1, device=data.device)  # -1: begins anywhere
-        self._continued = max(1, round(len(self.next) * (1 - share)))
-
-    def prepare(self, generator: torch.Generator) -> int:
-        return len(self.next)
+        self.next = torch.full((self.size,), -1, device=data.device)  # -1: begins anywhere
+        self._continued = max(1, round(self.size * (1 - share)))
 
     def draw(self, generator: torch.Generator, rows: int) -> Batch:
         """The next `length` steps of every row. The first rows start anywhere, or all episodes would end together."""
