@@ -9,7 +9,7 @@ import pytest
 import torch
 from checkout import ROOT
 from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_card, make_model
-from small_run import quick
+from small_run import quick, train_before
 from torch import Tensor
 
 from aaren_rl import load_policy
@@ -56,6 +56,7 @@ def test_it_trains_rolls_out_and_is_refused_by_export(
 def test_it_compares(registered: None, hopper_file: Path, tmp_path: Path, capsys) -> None:
     asked = "--env hopper-medium --seeds 1 --updates 4 --episodes 2 --agents decision-aaren decision-fading"
     asked += f" --register own_mixer --source {hopper_file} --out {tmp_path} -- {SMALL} --final-episodes 1"
+    train_before(asked.split(), left=1)
     assert compare(asked.split()) == 0
     assert "Decision-Fading" in capsys.readouterr().out
     cells, _ = read_results(tmp_path / "results.json")

@@ -8,28 +8,26 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..base.errors import CheckpointError, UsageError
+from ..base.errors import UsageError
 from ..base.files import check_outputs, write_json
 from ..base.ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
-from ..cli import Parser, choose_device, import_registering, positive, run, target_return
+from ..cli import Parser, import_registering, positive, run, target_return
 from ..envs import DataError, LocalTask, get_task
 from ..envs.data.files import check_file, read_file
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import unversioned
-from ..policies.card import PolicyCard, card_from_json, task_fields
+from ..policies.card import PolicyCard, task_fields
 from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
-from ..runtime import load_policy
 from .elsewhere import in_environment
 from .held_out import HeldOut, action_error, kept_episodes
-from .play import EpisodePlan, ScoredPolicy, guided, play
-from .scores import ActionError, Score, above_data, format_overview, format_table, mismatch, write_episodes
+from .opening import open_policy
+from .play import EpisodePlan, ScoredPolicy, play
+from .scores import ActionError, Score, above_data, mismatch
+from .tables import format_overview, format_table, write_episodes
 from .video import EPISODES, Video
-
-if TYPE_CHECKING:
-    from ..agents import Policy
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalized scores.
@@ -140,7 +138,7 @@ def _built_in(name: str, env_id: str | None) -> LocalTask:
 def _evaluate_one(
     path: Path, arguments: argparse.Namespace, task: LocalTask | None, keep: Callable[[Path, Sequence[Score]], None]
 ) -> None:
-    policy, card, weights = _open(path, arguments)
+    policy, card, weights = open_policy(path, arguments)
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card, arguments.clip_actions)
     card = in_environment(card, arguments.env_id, arguments.env_kwargs)
     if task is not None:
@@ -208,46 +206,6 @@ def _candidates(policy: ScoredPolicy[Any], arguments: argparse.Namespace) -> int
     return asked
 
 
-def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
-    if path.is_file() or path.suffix == ".onnx":  # where it is missing, torch may be, too
-        return _open_exported(path, arguments)
-    from ..policies import folder
-
-    chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
-    policy = folder.load_policy(path, **chosen, device=choose_device(arguments.device))
-    acting = guided(_attention(arguments, policy), arguments.guidance)
-    if arguments.temperature is not None:
-        try:
-            acting = dataclasses.replace(acting, temperature=arguments.temperature)
-        except ValueError as error:
-            raise UsageError(f"--{error}") from error
-    return acting, policy.card, arguments.weights or policy.card.weights
-
-
-def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
-    options = {"--rollout": arguments.rollout, "--rollout-context": arguments.rollout_context}
-    if fixed := [name for name, asked in {**options, "--weights": arguments.weights}.items() if asked is not None]:
-        raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export the policy again with other options")
-    changes = {
-        "--attention tree": arguments.attention == "tree",
-        "--tree-budget": arguments.tree_budget is not None,
-        "--tree-sampler": arguments.tree_sampler is not None,
-        "--guidance": arguments.guidance != 1,
-    }
-    if asked := [name for name, given in changes.items() if given]:
-        raise UsageError(f"{', '.join(asked)}: not for an exported policy; give a run folder")
-    if arguments.device not in ("auto", "cpu"):
-        raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
-    policy = load_policy(path, temperature=arguments.temperature)
-    try:
-        card = card_from_json(policy.card)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: its card cannot be used: {error}") from error
-    if not isinstance(precision := policy.export.get("precision"), str):
-        raise CheckpointError(f"{path}: the precision is missing; export the policy again")
-    return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
-
-
 def _held_out(run: Path, file: str, card: PolicyCard, clip_actions: bool) -> HeldOut:
     """The episodes of a file, or the held-out episodes of the run.
 
@@ -293,19 +251,3 @@ def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Seque
         final_observations=finals,
     )
     return f"{folder}: {len(episodes)} episodes, {episodes.n_steps:,} steps; read it with --source minari:{dataset_id}"
-
-
-def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
-    """The policy with the requested attention. The seed of the episodes also seeds the samples."""
-    from ..agents import TreeConfig, with_softmax_attention, with_tree_attention
-
-    options = {"budget": arguments.tree_budget, "sampler": arguments.tree_sampler}
-    asked = {name: value for name, value in options.items() if value is not None}
-    if arguments.attention == "tree":
-        try:
-            return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.eval_seed))
-        except ValueError as error:
-            raise UsageError(f"--attention tree: {error}") from error
-    if asked:
-        raise UsageError(f"--tree-{next(iter(asked))} needs --attention tree")
-    return policy if arguments.attention is None else with_softmax_attention(policy)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from ..base.files import write_text
-from ..cli import aligned
 from ..envs import Reference, normalized_score
-from ..envs.tasks.table import is_d4rl_scale
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import SOURCES, return_words, target_words, weights_words
+from ..policies.names import return_words
 
 MEASURES = ("action MSE", "negative log-likelihood")  # for continuous actions, and for discrete ones
 
@@ -159,7 +153,7 @@ class Score(Origin):
     def headline_words(self) -> str:
         """The headline as text."""
         score = self.normalized_score_mean
-        return return_words(self.return_mean) if score is None else _cell(score)
+        return return_words(self.return_mean) if score is None else score_words(score)
 
     def scalars(self) -> dict[str, float]:
         """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
@@ -207,35 +201,6 @@ def _interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, floa
     return float(low), float(high)
 
 
-def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
-    """The scores of several policies by name, with bootstrap intervals of the mean, one line each."""
-    rows = [("policy", "target", "return", "95% interval", "score", "95% interval")]
-    for name, score in scores:
-        low, high = score.interval()
-        ends = [_cell(score.normalized(end)) for end in (low, high)]
-        returns = return_words(score.return_mean), f"[{return_words(low)}, {return_words(high)}]"
-        normalized = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
-        rows.append((name, target_words(score.target_return), *returns, *normalized))
-    legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
-    if chose := [name for name, score in scores if score.candidates > 1]:
-        legend += f"\nchose among candidate actions by a critic: {', '.join(dict.fromkeys(chose))}"
-    return "\n".join([*aligned(rows), "", legend])
-
-
-def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
-    """Write a CSV file with one row per episode, for the policies of `format_overview`; whole or not at all."""
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    names = "policy", "env_id", "target_return", "seed", "return", "length", "normalized_score", "candidates"
-    table.writerow(names)
-    for name, score in scores:
-        for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
-            target, normalized = target_words(score.target_return, ".17g"), score.normalized(value)
-            row = name, score.env_id, target, score.seed + i, repr(value), length
-            table.writerow((*row, "" if normalized is None else repr(normalized), score.candidates))
-    write_text(file, text.getvalue())
-
-
 def above_data(target_returns: Iterable[float | str], card: PolicyCard) -> str | None:
     """A note if the target return is above every episode of the training data, or None."""
     best = card.data_returns.get("best", math.inf)
@@ -271,37 +236,6 @@ def describe_rollout(mode: str, context: int) -> str:
     return mode if mode == "recurrent" else f"{mode}, K = {context}"
 
 
-def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
-    """The scores of one policy as a table, below a line about the evaluation. `speed`: with actions per second."""
-    first = scores[0]
-    made = f"{first.updates} gradient steps on {first.context} contexts, training seed {first.training_seed}"
-    lines = [
-        f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, "
-        f"{weights_words(first.weights)}",
-        f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {first.acting()}; "
-        f"{first.env_id}, {first.episodes} episodes from seed {first.seed}{_choosing(scores)}",
-        "",
-        f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7}" + speed * f" {'actions/s':>10}",
-    ]
-    for s in scores:
-        returns = f"{target_words(s.target_return):>8} {return_words(s.return_mean):>8} {return_words(s.return_std):>7}"
-        normalized = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
-        lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
-    legend = "no score: this environment has no reference returns (train takes --ref-min-score, --ref-max-score)"
-    if first.reference is not None:
-        formula = "100 (return - random) / (expert - random), " if is_d4rl_scale(first.reference) else ""
-        legend = f"score: {formula}{first.reference}"
-    data = first.data()
-    return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])
-
-
-def _choosing(scores: Sequence[Score]) -> str:
-    """The clause of the scores that were chosen for; with their targets, unless these are all."""
-    chose = [score for score in scores if score.candidates > 1]
-    some = chose and len(chose) < len(scores)
-    targets = f" for the target {', '.join(target_words(score.target_return) for score in chose)}" if some else ""
-    return f"{chose[0].choosing()}{targets}" if chose else ""
-
-
-def _cell(value: float | None) -> str:
+def score_words(value: float | None) -> str:
+    """A normalized score as text; "-" without one."""
     return "-" if value is None else f"{value:.1f}"

@@ -15,7 +15,8 @@ from ..base.ranges import CONTEXT
 from ..base.ranges import SEED as SEEDS
 from ..cli import Parser, import_registering, positive, run
 from ..evaluate.play import EpisodePlan, check_fits, play
-from ..evaluate.scores import describe_rollout, format_overview, mismatch
+from ..evaluate.scores import describe_rollout, mismatch
+from ..evaluate.tables import format_overview
 from ..policies.folder import load_policy
 from ..policies.names import WEIGHTS, weights_words
 from . import model as policy_model

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ..evaluate.scores import Score, describe_rollout, format_table
+from ..evaluate.scores import Score, describe_rollout
+from ..evaluate.tables import format_table
 from ..policies.card import PolicyCard
 from ..policies.names import AUTO, SOURCES, label, target_words, weights_words
 

@@ -22,7 +22,8 @@ from ..base.errors import CheckpointError
 from ..base.files import is_there, write_text
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
 from ..envs import D4RLTask
-from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
+from ..evaluate.scores import MEASURES, Score, above_data, mismatch
+from ..evaluate.tables import format_table
 from ..policies.folder import CARD, load_policy, read_card
 from ..policies.names import AUTO, SOURCES, return_words
 from ..runs.folder import RunFolder, has_checkpoint, holds_training, read_metrics

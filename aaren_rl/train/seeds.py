@@ -22,7 +22,8 @@ from ..agents import MIXERS
 from ..base.entry import explain
 from ..base.errors import AarenRLError, UsageError
 from ..cli import StopRequest, launched, progress_bar
-from ..evaluate.scores import Score, format_overview
+from ..evaluate.scores import Score
+from ..evaluate.tables import format_overview
 from .fit import fit_estimators
 from .group import Group
 from .ranks import ALONE

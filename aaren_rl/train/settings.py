@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,14 @@ def preset_settings(preset: str, agent: str) -> dict[str, Any]:
 
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
     """The presets of the package: for each, settings by agent or under "all". "default" has the agents' own."""
+    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **_shipped_presets()}
+
+
+@cache  # a sweep asks for every run
+def _shipped_presets() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **yaml.safe_load(text)}
+    shipped: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    return shipped
 
 
 def run_folder(config: RunConfig, out: Path) -> Path:

@@ -114,7 +114,7 @@ class Trainer:
         self.start_over()
 
     def start_over(self) -> None:
-        """Record gradient steps anew, from the present one on: weights are elsewhere, or others have taken steps."""
+        """Record gradient steps again, from the present one on: weights are elsewhere, or others have taken steps."""
         config, device, on_device = self.config.optimizer, self.data.device, self.on_device
         self._rates = DeviceRates(config, device, self.update) if on_device else None
         recorded = on_device and device.type == "cuda"

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from synthetic import HIGH, LOW, README, make_cells
 
 from aaren_rl.cli import shell_line
+from aaren_rl.compare.report.answer import answer
 from aaren_rl.compare.report.figures import DARK, INK, LINE, NARROW, WIDE, figures, overview
-from aaren_rl.compare.report.tables import answer, path
+from aaren_rl.compare.report.tables import path
 from aaren_rl.compare.report.write import format_comparison, write_report
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}

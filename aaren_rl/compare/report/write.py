@@ -23,8 +23,9 @@ from ..imitation import RESAMPLES as ERROR_RESAMPLES
 from ..published import PUBLISHED
 from ..statistics import MIN_SEEDS, RESAMPLES, agents_of, group
 from . import tables
+from .answer import answer
 from .figures import DARK, NARROW, OVERVIEW, figures, overview
-from .tables import NOTHING, TEXTS, Table, answer, data_returns, joined
+from .tables import NOTHING, TEXTS, Table, data_returns, joined
 
 PAGE = "report.html"
 
