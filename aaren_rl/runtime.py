@@ -27,7 +27,7 @@ from .agents.policy.arguments import Arguments, blame
 from .agents.policy.discrete import choose, next_seeds
 from .base.errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .base.ranges import AUTO, ENVS, THREADS
-from .envs.spaces import as_flat, checked_layout
+from .envs.tasks.spaces import as_flat, checked_layout
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -18,7 +18,7 @@ from ..base.files import write_text
 from ..base.json_dataclass import read
 from ..base.ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits
 from ..envs import normalized_score
-from ..envs.behavior.policy import Job, simulate
+from ..envs.local.policy import Job, simulate
 from ..envs.tasks.actions import bounding, is_bounded
 from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import inspect_spaces

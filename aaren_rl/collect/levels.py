@@ -16,10 +16,10 @@ from ..base.errors import DataError
 from ..base.system import core_count
 from ..cli import StopRequest, aligned, progress_bar
 from ..envs import normalized_score
-from ..envs.behavior.local_sets import EPISODES_PER_JOB
-from ..envs.behavior.policy import ActionUnits, Job, WorkerPool, simulate
 from ..envs.data.episodes import Episode, Episodes, join
 from ..envs.data.hdf5.d4rl import write_hdf5
+from ..envs.local.policy import ActionUnits, Job, WorkerPool, simulate
+from ..envs.local.sets import EPISODES_PER_JOB
 from ..envs.tasks.environment import inspect_spaces
 from ..policies.names import return_words
 from .checkpoint import Experience, Saved, saving

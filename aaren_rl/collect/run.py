@@ -27,7 +27,7 @@ from ..base.errors import CheckpointError, NumericsError, one_line
 from ..base.files import write_whole
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
-from ..envs.behavior.policy import EXPLORATION
+from ..envs.local.policy import EXPLORATION
 from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import make_env
 from ..policies.names import return_words

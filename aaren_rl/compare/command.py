@@ -12,8 +12,7 @@ from pathlib import Path
 from ..base.ranges import GPUS, RETURN, SEED
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
-from ..envs.data.load import OF_THE_TABLE
-from ..envs.data.sources import default_name
+from ..envs.load.sources import OF_THE_TABLE, default_name
 from ..policies.names import AGENTS, find_agent
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells

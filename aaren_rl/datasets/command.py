@@ -12,12 +12,12 @@ from ..base.errors import UsageError
 from ..base.files import check_outputs, write_json
 from ..cli import Parser, import_registering, positive, run
 from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, LocalTask, find_task, get_task
-from ..envs.behavior.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
-from ..envs.data.load import Origin, Reading, data_files, resolve
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
-from ..envs.data.sources import MINARI, OGBENCH
+from ..envs.load.sources import MINARI, OGBENCH, Origin, resolve
+from ..envs.load.table import Reading, data_files
+from ..envs.local.sets import cache_dir, local_levels
 from .describe import describe, draw, format_description, size_text
 from .names import convert, load, on_disk, parse_name
 

@@ -13,18 +13,18 @@ import numpy as np
 from ..base.errors import UsageError
 from ..base.files import writing
 from ..envs import TASKS, AarenRLError, DataError, Episodes, LocalTask, Reference, get_task
-from ..envs.behavior.local_sets import recipe_of
 from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
-from ..envs.data.load import Origin, Reading, chosen_env_id, data_files, load_of_table, resolve, sizes
-from ..envs.data.minari.read import minari_id, read_minari
+from ..envs.data.minari.read import read_minari
 from ..envs.data.minari.remote import installed
-from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, split_version
+from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, minari_id, split_version
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.data.ogbench import load_ogbench, ogbench_path
-from ..envs.data.own import arranged
 from ..envs.data.pickles import read_pickle
-from ..envs.data.sources import MINARI, OGBENCH
+from ..envs.load.fit import arranged, chosen_env_id
+from ..envs.load.sources import MINARI, OGBENCH, Origin, resolve
+from ..envs.load.table import Reading, data_files, load_of_table, sizes
+from ..envs.local.sets import recipe_of
 from ..envs.tasks.environment import own_task
 
 

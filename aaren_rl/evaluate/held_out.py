@@ -26,9 +26,9 @@ from ..base.errors import DataError, UsageError, one_line
 from ..base.files import read_small
 from ..cli import progress_bar
 from ..envs import load_task
-from ..envs.behavior.noise import action_noise_variance
 from ..envs.data.episodes import Episodes, held_out, split
-from ..envs.data.load import OF_THE_TABLE
+from ..envs.load.sources import OF_THE_TABLE
+from ..envs.local.noise import action_noise_variance
 from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError

@@ -14,8 +14,8 @@ from ..base.errors import CheckpointError, UsageError
 from ..cli import progress_bar
 from ..envs import Reference, SequencePolicy, make_env, normalized_score, rollout
 from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
-from ..envs.spaces import Layout, is_vector, parts_of
 from ..envs.tasks.environment import close_env, inspect_spaces
+from ..envs.tasks.spaces import Layout, is_vector, parts_of
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import AUTO, find_agent, target_number
 from .scores import Score

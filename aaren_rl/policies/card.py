@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.json_dataclass import read
 from ..base.ranges import RETURN
-from ..envs.spaces import checked_layout, flat_size
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
+from ..envs.tasks.spaces import checked_layout, flat_size
 from .names import AUTO
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from ..base.errors import UsageError
 from ..base.processes import start_child
 from ..envs import LocalTask, find_task
-from ..envs.behavior.local_sets import local_path
+from ..envs.local.sets import local_path
 from ..train.config import RunConfig
 from ..train.options import make_parser, make_request, remarks
 from ..train.settings import as_text, make_config, run_folder

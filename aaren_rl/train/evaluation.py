@@ -13,7 +13,7 @@ from ..agents import DecisionModel, Policy
 from ..base.files import is_there
 from ..base.machine import device_name
 from ..envs import D4RLTask, Episodes, get_task
-from ..envs.behavior.noise import mode_returns
+from ..envs.local.noise import mode_returns
 from ..evaluate.held_out import action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import ActionError, Score, Unplayed

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError
 from ...base.system import require_memory
-from ..spaces import Layout, flat_size, flatten_batch
-from ..spaces import is_vector as is_flat
+from ..tasks.spaces import Layout, flat_size, flatten_batch
+from ..tasks.spaces import is_vector as is_flat
 from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape

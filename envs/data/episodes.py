@@ -8,8 +8,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..spaces import Layout, rearranged
-from . import memory
+from ..tasks.spaces import Layout, rearranged
+from . import arrays as memory
 from .observations import Statistics, statistics
 from .storage import MappedArray, allocate, blocks, gather, release
 from .storage import row_blocks as row_blocks

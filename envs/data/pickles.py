@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from ...base.errors import AarenRLError, DataError, one_line
 from ...base.processes import start_child
+from .arrays import from_columns
 from .episodes import Episodes
 from .hdf5.d4rl import read_hdf5, write_hdf5
-from .memory import from_columns
 
 _CONVERT = f"import sys; from {__name__} import convert; sys.exit(convert(*sys.argv[1:]))"
 _ALLOWED = "arrays, numbers, lists, tuples and dicts are read; save the data as those, or use numpy.savez"

@@ -18,14 +18,12 @@ _CORRIDOR = re.compile(r"(tmaze|tmaze-discrete)-([1-9][0-9]{0,6})")
 class LocalTask(Task):
     """A built-in task.
 
-    Its data are those of the task `dataset`, its own or another's. `maker` is the function that makes them, as
-    MODULE:FUNCTION below `aaren_rl.envs`: (task, progress) -> Episodes, where `progress` shows bars. `policy` says in a
-    line what acts in them. `settings` are those of `train` that differ from the preset `default`, by name. `partial`:
-    observations leave out what acting well depends on, so that it must be remembered.
+    Its data are those of the task `dataset`, its own or another's. `policy` says in a line what acts in them.
+    `settings` are those of `train` that differ from the preset `default`, by name. `partial`: observations leave out
+    what acting well depends on, so that it must be remembered.
     """
 
     dataset: str
-    maker: str
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     partial: bool = False
@@ -52,7 +50,6 @@ def _tmaze() -> LocalTask:
         env_kwargs={},
         reference=Reference("success in percent, chance is 50", 0.0, 1.0),
         dataset="tmaze",
-        maker="memory.tmaze:make_episodes",
         policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
         settings={"return_scale": 1.0, **WHOLE},
         partial=True,
@@ -73,7 +70,6 @@ def _reacher() -> LocalTask:
         # Means of 200 episodes; a slow test in tests/envs/memory/test_reacher.py measures both.
         reference=Reference("random actions 0, the controller that sees the target 100", -245.0, -2.6),
         dataset="reacher-recall",
-        maker="memory.reacher:make_episodes",
         policy="a controller that sees the target, with noise on its torques",
         settings={"return_scale": 100.0, **WHOLE},
         partial=True,
@@ -95,7 +91,6 @@ def _positions(env: str, observation_dim: int) -> LocalTask:
         env_kwargs={},
         reference=full.reference,
         dataset=name,
-        maker="memory.positions:make_episodes",
         policy=f"that of the local set {full.name}, whose velocities are left out",
         partial=True,
     )
@@ -127,14 +122,13 @@ def _cartpole() -> LocalTask:
         env_kwargs={},
         reference=Reference("random actions score 0, the longest episode 100", 22.0, 500.0),
         dataset="cartpole-medium-replay",
-        maker="behavior.cartpole:make_episodes",
         policy="replay-like: a linear controller with fewer and fewer random actions, not a replay buffer",
         settings={"return_scale": 100.0},
     )
 
 
-# To add a task: a LocalTask here, its environment in envs/memory with a line in envs/memory/__init__.py that registers
-# it, and beside it the function `make_episodes(task, progress)`. Everything else finds it by its name.
+# To add a task: a LocalTask here, its environment in envs/tasks/memory with a line in its __init__.py, which registers
+# it, and in envs/local a function that makes its data, with a line in MAKERS of sets.py. All else finds it by its name.
 _MEMORY = (_tmaze(), _tmaze_discrete(), _reacher(), _positions("Hopper", 5), _positions("Walker2d", 8))
 BUILT_IN: dict[str, LocalTask] = {task.name: task for task in (*_MEMORY, _cartpole())}
 

@@ -12,10 +12,10 @@ import gymnasium as gym
 import numpy as np
 
 from ...base.errors import SimulationError, UsageError, one_line
-from ..spaces import Layout, flat_size, is_vector, layout_of
 from .actions import MOST_ACTIONS, UNBOUNDED, way_out
 from .arguments import is_plain_argument as is_plain_argument
 from .names import find_task
+from .spaces import Layout, flat_size, is_vector, layout_of
 from .table import Reference, Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..spaces import Layout
+from .spaces import Layout
 
 LEVELS = ("random", "medium", "medium-replay", "full-replay", "medium-expert", "expert")
 

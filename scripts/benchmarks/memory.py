@@ -31,10 +31,10 @@ from aaren_rl.compare.measure import measured_on
 from aaren_rl.compare.report.figures import INK, SOFT, paint
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.envs import rollout as play
-from aaren_rl.envs.memory import reacher
-from aaren_rl.envs.memory.reacher import SHOWN, target_distances
+from aaren_rl.envs.local import reacher
 from aaren_rl.envs.simulation.rollout import Recorder
 from aaren_rl.envs.tasks.built_in import LONGEST
+from aaren_rl.envs.tasks.memory.reacher import SHOWN, TARGET, ReacherRecall
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.names import label, style
 from aaren_rl.runs.folder import read_metrics
@@ -141,6 +141,15 @@ def learned(run: Path) -> float | None:
     return None if below == len(played) - 1 else float(np.interp(played[below + 1][0], updates, seconds))
 
 
+def target_distances(observations: npt.NDArray[np.floating]) -> Distances:
+    """The fingertip's distance from the target in meters at every step (T,), from an episode's observations (T, 9)."""
+    x, y, sin_x, sin_y = observations[:, :4].T.astype(np.float64)
+    upper, lower = reacher.ARM
+    tip = np.stack([upper * x + lower * (x * y - sin_x * sin_y), upper * sin_x + lower * (sin_x * y + x * sin_y)], 1)
+    apart: Distances = np.linalg.norm(tip - observations[0, TARGET], axis=1)
+    return apart
+
+
 def distances(policy: Policy, episodes: int) -> Distances:
     """The mean distance of the fingertip from the target at every step of Reacher-Recall, (T,), in meters."""
     played = [target_distances(episode.observations) for episode in record(policy, "reacher-recall", episodes, 1000)]
@@ -162,7 +171,7 @@ class RandomTorques:
 
 def limits(episodes: int) -> dict[str, Distances]:
     """The distances of random actions and of the controller that sees the target."""
-    rng, arm = np.random.default_rng(1000), reacher.ReacherRecall()
+    rng, arm = np.random.default_rng(1000), ReacherRecall()
     played = [target_distances(reacher.play(arm, rng, 0.0).observations) for _ in range(episodes)]
     unlearned: Any = RandomTorques()
     return {"random actions": distances(unlearned, episodes), "controller": np.mean(played, 0)}

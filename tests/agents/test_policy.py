@@ -14,7 +14,7 @@ from torch import Tensor
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
 from aaren_rl.agents.model.scaling import middle_and_half
 from aaren_rl.agents.scan.rows import state_bytes
-from aaren_rl.envs.behavior.policy import ActionUnits
+from aaren_rl.envs.local.policy import ActionUnits
 
 OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)

@@ -31,9 +31,9 @@ from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
 from aaren_rl.collect.levels import LEVELS, Choice, Source, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
 from aaren_rl.envs import load_task
-from aaren_rl.envs.behavior.policy import ActionUnits, BehaviorPolicy, WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.data.minari.spec import check_minari_id
+from aaren_rl.envs.local.policy import ActionUnits, BehaviorPolicy, WorkerPool
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
 # above 3.4 ends the episode.

@@ -18,7 +18,7 @@ from aaren_rl.collect.command import main as collect
 from aaren_rl.collect.config import read_config
 from aaren_rl.collect.run import CollectRun
 from aaren_rl.envs import load_task
-from aaren_rl.envs.behavior.policy import EXPLORATION, BehaviorPolicy, uniform_choice
+from aaren_rl.envs.local.policy import EXPLORATION, BehaviorPolicy, uniform_choice
 
 SMALL = (
     "--env-id Keys-v0 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05 --dataset-steps 300"

@@ -11,8 +11,8 @@ from checkout import load_script
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.envs import load_episodes
-from aaren_rl.envs.behavior.local_sets import RECIPE_VERSION
 from aaren_rl.envs.data.episodes import Episode, join
+from aaren_rl.envs.local.sets import RECIPE_VERSION
 
 script = load_script("peers")
 ASKED = {"dataset": "hopper-medium", "source": "local", "local_steps": 1_000_000, "recipe": RECIPE_VERSION}

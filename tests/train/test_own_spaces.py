@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from aaren_rl.envs import load_task
 from aaren_rl.envs.data.minari.write import write_minari
-from aaren_rl.envs.data.own import MARGIN
+from aaren_rl.envs.load.own import MARGIN
 from aaren_rl.export.model import make_model, make_onnx_policy
 from aaren_rl.train import train_policy
 from aaren_rl.vector import VectorPolicy

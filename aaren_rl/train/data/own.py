@@ -10,7 +10,7 @@ from ...base.errors import UsageError
 from ...base.files import writing
 from ...envs import Episodes
 from ...envs.data.hdf5.d4rl import write_hdf5
-from ...envs.data.sources import default_name
+from ...envs.load.sources import default_name
 
 if TYPE_CHECKING:
     import gymnasium as gym

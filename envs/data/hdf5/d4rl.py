@@ -12,7 +12,7 @@ import numpy as np
 
 from ....base.errors import DataError, one_line
 from ....base.files import write_whole
-from ...spaces import Layout, checked_layout, flat_size
+from ...tasks.spaces import Layout, checked_layout, flat_size
 from ...tasks.table import D4RL_SERVER, D4RLTask
 from ..assemble import Limits, assemble
 from ..columns import CONVERT

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from ....base.errors import DataError, UsageError
+from ....base.errors import DataError
 from ....base.files import alone, sha256
 from ....base.system import require_memory, sync
-from ...spaces import Layout, flat_size, is_vector
-from ...tasks.names import get_task
-from ...tasks.table import D4RLTask
+from ...tasks.spaces import Layout, flat_size, is_vector
 from .. import columns
 from ..assemble import fill_observations, width_of
 from ..columns import Column, Tree
@@ -40,18 +38,6 @@ class MinariData(NamedTuple):
 
     episodes: Episodes
     spec: MinariSpec
-
-
-def minari_id(name: str) -> str:
-    """The Minari id of a task's data, without a version: "mujoco/hopper/medium" of "hopper-medium".
-
-    These were recorded on the -v5 environments by other policies than D4RL's: scores are not comparable with D4RL's.
-    UsageError: no such task, or one whose data are made here.
-    """
-    task = get_task(name)
-    if not isinstance(task, D4RLTask):
-        raise UsageError(f"{name}: Minari has no such data, because they are made locally; leave --source out")
-    return f"mujoco/{task.family}/{task.level}"
 
 
 def read_minari(

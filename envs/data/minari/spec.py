@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ....base.errors import DataError, UsageError, one_line
-from ...spaces import Layout, checked_layout, is_vector
-from ...tasks.table import Reference
+from ...tasks.names import get_task
+from ...tasks.spaces import Layout, checked_layout, is_vector
+from ...tasks.table import D4RLTask, Reference
 from .env_spec import Described, describe
 
 # Where the folder of datasets cannot be written.
@@ -100,6 +101,18 @@ def minari_data_dir(dataset_id: str) -> Path:
     if split_version(check_minari_id(dataset_id))[1] is None:
         raise UsageError(f"the Minari id {dataset_id!r} has no version; write {dataset_id}-v0")
     return minari_dataset_dir() / check_minari_id(dataset_id) / "data"
+
+
+def minari_id(name: str) -> str:
+    """The Minari id of a task's data, without a version: "mujoco/hopper/medium" of "hopper-medium".
+
+    These were recorded on the -v5 environments by other policies than D4RL's: scores are not comparable with D4RL's.
+    UsageError: no such task, or one whose data are made here.
+    """
+    task = get_task(name)
+    if not isinstance(task, D4RLTask):
+        raise UsageError(f"{name}: Minari has no such data, because they are made locally; leave --source out")
+    return f"mujoco/{task.family}/{task.level}"
 
 
 def read_spec(path: Path) -> MinariSpec:

@@ -12,7 +12,7 @@ from aaren_rl.envs import DataError, UsageError
 from aaren_rl.envs.data.hdf5 import opening
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.data.hdf5.opening import check_file
-from aaren_rl.envs.data.load import load_task
+from aaren_rl.envs.load.task import load_task
 
 N = 60
 

@@ -19,12 +19,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.datasets.describe import describe
 from aaren_rl.envs import DataError, Episodes, UsageError, get_task, load_task, rollout
-from aaren_rl.envs.behavior import cartpole
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
-from aaren_rl.envs.data.load import sizes
 from aaren_rl.envs.data.minari.read import read_minari
 from aaren_rl.envs.data.minari.write import write_minari
-from aaren_rl.envs.memory import tmaze
+from aaren_rl.envs.load.table import sizes
+from aaren_rl.envs.local import cartpole, tmaze
 from aaren_rl.envs.simulation.rollout import Recorder
 from aaren_rl.envs.simulation.stepping import begin, take
 from aaren_rl.envs.tasks.environment import make_env, own_task

@@ -16,8 +16,8 @@ from minari_sets import ID, refused, small
 
 from aaren_rl.envs import DataError, UsageError, make_env
 from aaren_rl.envs.data.download import write_pin
-from aaren_rl.envs.data.minari.read import minari_id, read_minari
-from aaren_rl.envs.data.minari.spec import read_spec
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.spec import minari_id, read_spec
 from aaren_rl.envs.data.minari.write import write_minari
 from aaren_rl.envs.tasks.environment import is_plain_argument
 

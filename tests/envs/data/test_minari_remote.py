@@ -11,9 +11,9 @@ from minari_server import Handler, Hub
 from minari_sets import ID
 
 from aaren_rl.envs import DataError, UsageError
-from aaren_rl.envs.data.load import resolve, task_name
 from aaren_rl.envs.data.minari import remote
 from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.load.sources import resolve, task_name
 
 NAME = ID.removesuffix("-v0")  # test/hopper/random
 REPOSITORY = "/datasets/farama-minari/test/resolve/main/"

@@ -12,9 +12,8 @@ from d4rl_server import Server
 from aaren_rl.datasets.command import main
 from aaren_rl.envs import AarenRLError, DataError, SimulationError, UsageError, load_episodes, load_task
 from aaren_rl.envs.data import download
-from aaren_rl.envs.data.load import resolve
 from aaren_rl.envs.data.ogbench import load_ogbench, ogbench_names
-from aaren_rl.envs.data.sources import default_name
+from aaren_rl.envs.load.sources import default_name, resolve
 
 SET = "pointmaze-medium-navigate-singletask-v0"
 FILE = "pointmaze-medium-navigate-v0.npz"

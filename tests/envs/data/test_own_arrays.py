@@ -21,7 +21,7 @@ from gymnasium import spaces
 from aaren_rl import Episodes
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets.command import main as datasets
-from aaren_rl.envs.data.sources import expand
+from aaren_rl.envs.load.sources import expand
 
 N = 30
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...base.errors import DataError, UsageError, one_line
-from ..spaces import layout_of, transposed
+from ..tasks.spaces import layout_of, transposed
 from .assemble import KNOWN_NAMES, OBSERVATIONS, STEP_NAMES, Limits, Table, assemble
 from .columns import ArrayColumn, Tree
 from .ends import END_NAMES

@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
+from benchmarks.memory import target_distances
 from gymnasium.utils.env_checker import check_env
 
 from aaren_rl.envs import BUILT_IN, make_env
-from aaren_rl.envs.memory import reacher
-from aaren_rl.envs.memory.reacher import HORIZON, SHOWN, TARGET, control, play, target_distances
+from aaren_rl.envs.local import reacher
+from aaren_rl.envs.local.reacher import control, play
+from aaren_rl.envs.tasks.memory.reacher import HORIZON, SHOWN, TARGET
 
 TASK = BUILT_IN["reacher-recall"]
 

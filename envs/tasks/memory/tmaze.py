@@ -10,12 +10,10 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..data.episodes import Episodes
-from ..tasks.built_in import CORRIDORS, LocalTask
+from ..built_in import CORRIDORS
 
 Floats = npt.NDArray[np.float32]
 
-_EPISODES, _NOISE, _SEED = 1_500, 0.3, 0
 _CELL, _SHOWN = 16, 24  # pixels of a cell of the corridor, and how many of them a picture shows
 
 
@@ -70,25 +68,3 @@ class DiscreteTMaze(TMaze):
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:  # noqa: ANN401  an integer
         return super().step(np.array([2 * int(action) - 1], np.float32))
-
-
-def make_episodes(task: LocalTask, progress: bool) -> Episodes:
-    """1,500 episodes in corridors of 20 to 200 steps, in half of which chance turns the right way."""
-    rng = np.random.Generator(np.random.PCG64(_SEED))
-    lengths = rng.integers(CORRIDORS[0], CORRIDORS[1] + 1, _EPISODES)
-    cue, turn = np.where(rng.random((2, _EPISODES)) < 0.5, -1.0, 1.0)
-    offsets = np.cumsum([0, *lengths])
-    first, last = offsets[:-1], offsets[1:] - 1
-    observations = np.zeros((offsets[-1], 3), np.float32)
-    observations[:, 2] = 1
-    observations[first, 0] = cue
-    observations[last, 1] = 1
-    if task.n_actions is None:
-        actions: npt.NDArray[Any] = rng.uniform(-_NOISE, _NOISE, (offsets[-1], 1)).astype(np.float32)
-        actions[last, 0] = turn
-    else:
-        actions = rng.integers(task.n_actions, size=offsets[-1])
-        actions[last] = turn > 0
-    rewards = np.zeros(offsets[-1], np.float32)
-    rewards[last] = turn == cue
-    return Episodes(observations, actions, rewards, offsets, np.ones(_EPISODES, np.bool_))

@@ -24,8 +24,8 @@ from aaren_rl.envs import (
     normalized_score,
     rollout,
 )
-from aaren_rl.envs.behavior import local_sets
-from aaren_rl.envs.behavior.noise import action_noise_variance
+from aaren_rl.envs.local import sets as local_sets
+from aaren_rl.envs.local.noise import action_noise_variance
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep.processes import make_job
@@ -134,10 +134,20 @@ def test_who_remembers_the_cue_is_right_at_any_length(workers):
         assert task.name == "tmaze" or {*right.lengths} == {task.horizon}
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_fresh_process_makes_it_before_its_data_are_read(name):
+    code = f"from aaren_rl.envs import get_task, make_env; print(make_env(get_task({name!r}).env_id).spec.id)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{get_task(name).env_id}\n"
+
+
+def test_the_data_of_every_task_have_a_maker():
+    assert local_sets.MAKERS.keys() == {task.dataset for task in BUILT_IN.values()}
+
+
 def test_gymnasium_makes_it_by_the_module_that_registers():
-    code = (
-        "import gymnasium; env = gymnasium.make('aaren_rl.envs.memory:aaren_rl/TMaze-v0', length=5); print(env.spec.id)"
-    )
+    made = "gymnasium.make('aaren_rl.envs.tasks.memory:aaren_rl/TMaze-v0', length=5)"
+    code = f"import gymnasium; env = {made}; print(env.spec.id)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "aaren_rl/TMaze-v0\n"
     with pytest.raises(ValueError, match="at least 2, not 1"):

@@ -16,8 +16,8 @@ from ..data.hdf5.opening import open_hdf5
 from ..simulation.rollout import rollout
 from ..tasks.names import get_task
 from ..tasks.table import D4RLTask
-from .local_sets import RECIPES, recipe_of, weights_path
 from .policy import BehaviorPolicy
+from .sets import RECIPES, recipe_of, weights_path
 
 # Expectations under the standard normal distribution by the trapezoidal rule: where the deviation is large and the tanh
 # all but a step, it beats Gauss and Hermite's (41 nodes: an error of 8e-4 at s = 2 and 0.03 at 4).

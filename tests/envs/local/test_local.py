@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 
 from aaren_rl.base.errors import SimulationError
 from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_env
-from aaren_rl.envs.behavior import local_sets as local_module
-from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
-from aaren_rl.envs.behavior.noise import policy_rows
-from aaren_rl.envs.behavior.policy import BehaviorPolicy, Job, WorkerPool, simulate
+from aaren_rl.envs.local import sets as local_module
+from aaren_rl.envs.local.noise import policy_rows
+from aaren_rl.envs.local.policy import BehaviorPolicy, Job, WorkerPool, simulate
+from aaren_rl.envs.local.sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
 
 BEHAVIOR = Path(local_module.__file__).parent
 MEDIUM = BEHAVIOR / "hopper_380000.safetensors"
@@ -179,7 +179,7 @@ def test_jobs_that_are_dropped_do_not_mix_with_later_ones():
 
 SCRIPT = """
     from aaren_rl.envs import load_episodes
-    from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe
+    from aaren_rl.envs.local.sets import RECIPES, Recipe
 
     # No `if __name__ == "__main__"`: the workers must not run this file.
     print("started", flush=True)
@@ -248,7 +248,7 @@ MAKE = """
 import hashlib, json, sys
 import numpy as np
 from aaren_rl.envs import get_task
-from aaren_rl.envs.behavior.local_sets import make_local
+from aaren_rl.envs.local.sets import make_local
 file = make_local(get_task("hopper-medium"), 1000, progress=False)
 a, b = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((8, 256), (256, 256)))
 print(json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in

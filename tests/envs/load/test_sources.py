@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, UnknownTaskError, UsageError, load_episodes
-from aaren_rl.envs.behavior import local_sets as local_module
-from aaren_rl.envs.behavior.local_sets import Recipe
+from aaren_rl.envs.local import sets as local_module
+from aaren_rl.envs.local.sets import Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError
-from ..spaces import parts_of
+from ..data.episodes import Episodes
+from ..data.minari.env_spec import Described
+from ..data.minari.read import read_minari
 from ..tasks.built_in import BUILT_IN
 from ..tasks.environment import check_reference, own_task
 from ..tasks.table import TASKS, Reference, Task
-from .columns import hold_to_bounds, hold_to_choices
-from .episodes import Episodes
-from .minari.env_spec import Described
-from .minari.read import read_minari
+from .fit import arranged, check_fit, held_to_horizon
 
 MARGIN = 0.05  # of the range of an action in the data, on either side
 _SPACE = ("n_actions", "action_low", "action_high")
@@ -57,21 +56,6 @@ class Environment:
             reference=self.reference,
             layout=episodes.layout,
         )
-
-
-def arranged(task: Task, episodes: Episodes) -> Episodes:
-    """The episodes with their observations' parts in the order of the task's, noted; DataError: it has other parts."""
-    try:
-        found = episodes.arranged(task.layout)
-    except ValueError as error:
-        raise DataError(
-            f"{episodes.path or episodes.dataset}: observations {error}, which are those of {task.env_id}; choose the "
-            "environment it was recorded on"
-        ) from error
-    if found is episodes:
-        return episodes
-    order = ", ".join(name.partition("/")[2] for name in parts_of(found.layout or {}))
-    return replace(found, notes=(*found.notes, f"observations are in the order of {task.env_id}: {order}"))
 
 
 def settled(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
@@ -169,36 +153,3 @@ def load_minari(
     episodes = arranged(task, replace(episodes, notes=(*episodes.notes, *notes)))
     episodes = check_fit(task, episodes, clips)
     return task, episodes if played is spec.evaluated else held_to_horizon(task, episodes)
-
-
-def held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
-    """The episodes; DataError: one is longer than the task's, if these end."""
-    longest = int(episodes.lengths.max())
-    if task.horizon and longest > max(task.horizon, task.data_horizon):  # a built-in task's data may be longer
-        # Minari's episodes are as they were recorded, and the option is the environment's time limit.
-        steps = longest if episodes.source == "minari" else task.horizon
-        raise DataError(
-            f"{episodes.path}: has an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}; "
-            f"pass --max-episode-steps {steps}"
-        )
-    return episodes
-
-
-def check_fit(task: Task, episodes: Episodes, clip_actions: bool) -> Episodes:
-    """Raises DataError where data that were read by themselves do not fit an environment."""
-    path = episodes.path or episodes.dataset
-    found = episodes.observation_dim, episodes.action_dim
-    wanted = task.observation_dim, 1 if task.n_actions else task.action_dim
-    if found != wanted or episodes.discrete != bool(task.n_actions):
-        kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, task.n_actions)]
-        raise DataError(
-            f"{path}: has {found[0]} observation and {found[1]} {kinds[0]} action columns, {task.env_id} has "
-            f"{wanted[0]} and {wanted[1]} {kinds[1]}; choose the environment it was recorded on"
-        )
-    if task.n_actions:
-        hold_to_choices(path, episodes.actions, task.n_actions, task.action_start)
-        return episodes
-    notes, actions = list[str](), episodes.actions.copy() if clip_actions else episodes.actions
-    bounds = np.array(task.action_low, np.float32), np.array(task.action_high, np.float32)
-    hold_to_bounds(path, actions, bounds, clip_actions, notes)
-    return replace(episodes, actions=actions, notes=(*episodes.notes, *notes))

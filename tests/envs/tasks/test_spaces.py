@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 from minari.serialization import serialize_space
 
-from aaren_rl.envs.spaces import checked_layout, flat_size, flatten_batch, layout_of
+from aaren_rl.envs.tasks.spaces import checked_layout, flat_size, flatten_batch, layout_of
 
 SPACES = {
     "goal": spaces.Dict(

@@ -1,17 +1,9 @@
 """MuJoCo's robots without their velocities: the position-only tasks of Ni et al. 2022 (arXiv:2110.05038)."""
 
-from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import numpy.typing as npt
-
-from ..behavior.local_sets import make_local
-from ..data.episodes import Episodes
-from ..data.hdf5.d4rl import read_hdf5
-from ..tasks.built_in import LocalTask
-from ..tasks.table import TASKS
 
 Array = npt.NDArray[Any]
 
@@ -29,13 +21,3 @@ class Positions(gym.ObservationWrapper[Array, Array, Array], gym.utils.RecordCon
 
     def observation(self, observation: Array) -> Array:
         return observation[: self._count]
-
-
-def make_episodes(task: LocalTask, progress: bool) -> Episodes:
-    """The local set of the same robot and level, "hopper-medium" of "hopper-p-medium", without velocities.
-
-    Raises as `make_local`.
-    """
-    full = TASKS[task.name.replace("-p-", "-")]
-    episodes = read_hdf5(make_local(full, progress=progress))
-    return replace(episodes, observations=np.ascontiguousarray(episodes.observations[:, : task.observation_dim]))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,9 +14,10 @@ from ...base.files import alone
 from ...base.files import cache_dir as cache_dir
 from ...base.system import core_count
 from ..data.episodes import Episode, Episodes, join
-from ..data.hdf5.d4rl import write_hdf5
+from ..data.hdf5.d4rl import read_hdf5, write_hdf5
 from ..tasks.built_in import LocalTask
-from ..tasks.table import D4RLTask
+from ..tasks.table import TASKS, D4RLTask
+from . import cartpole, tmaze
 from .policy import Job, WorkerPool
 
 RECIPE_VERSION = 3  # part of the cache's path: increase it whenever a change alters the data
@@ -129,8 +129,7 @@ def _how(
 ) -> tuple[dict[str, str | int], Callable[[], Episodes]]:
     """The attributes of the file, and the function that makes its data."""
     if isinstance(task, LocalTask):
-        module, name = task.maker.split(":")
-        make = getattr(import_module(f"{__name__.split('.behavior')[0]}.{module}"), name)
+        make = MAKERS[task.dataset]
         return {"origin": "made locally by aaren-rl", "policy": task.policy}, partial(make, task, progress)
     recipe = recipe_of(task, steps)
     about: dict[str, str | int] = {
@@ -155,3 +154,26 @@ def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
                 made.append(episode)
                 bar.update(min(len(episode), recipe.steps - bar.n))
     return join(made, dataset=task.name, source="local", env_id=task.env_id)
+
+
+def _reacher(task: LocalTask, progress: bool) -> Episodes:
+    from . import reacher  # on demand, as it imports MuJoCo
+
+    return reacher.make_episodes(task, progress)
+
+
+def _without_velocities(task: LocalTask, progress: bool) -> Episodes:
+    """The local set of the same robot and level, "hopper-medium" of "hopper-p-medium", without velocities."""
+    episodes = read_hdf5(make_local(TASKS[task.name.replace("-p-", "-")], progress=progress))
+    return replace(episodes, observations=np.ascontiguousarray(episodes.observations[:, : task.observation_dim]))
+
+
+# Of each built-in task: what makes its data, and whether to show a bar.
+MAKERS: dict[str, Callable[[LocalTask, bool], Episodes]] = {
+    "tmaze": tmaze.make_episodes,
+    "tmaze-discrete": tmaze.make_episodes,
+    "reacher-recall": _reacher,
+    "hopper-p-medium": _without_velocities,
+    "walker2d-p-medium": _without_velocities,
+    "cartpole-medium-replay": cartpole.make_episodes,
+}

@@ -1,0 +1,1 @@
+"""From a name and a source to a task and its episodes."""
