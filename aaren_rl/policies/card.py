@@ -109,7 +109,7 @@ class PolicyCard(Origin):
         action_error_floor: the variance of the behavior's own noise on those; None: not known.
         action_nll, action_accuracy: of discrete actions, in place of both.
         return_range: the model is fed no return-to-go outside of it. None: it is fed any.
-        observation_space: of observations that are no vectors, what flattens them: `envs.spaces.Layout`.
+        observation_space: of observations that are no vectors, what flattens them: `envs.tasks.spaces.Layout`.
         critic_r2: R^2 of its critic on held-out episodes; None: it has none, or it was not measured.
         data_sha256: of the numbers of all its data (`Episodes.sha256`); None: not known.
     """

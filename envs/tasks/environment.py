@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from ...base.errors import SimulationError, UsageError, one_line
+from . import memory as memory  # registers the built-in environments
 from .actions import MOST_ACTIONS, UNBOUNDED, way_out
 from .arguments import is_plain_argument as is_plain_argument
 from .names import find_task
