@@ -19,7 +19,7 @@ from aaren_rl.sweep.processes import make_job
 from aaren_rl.train import records, seeds
 from aaren_rl.train.command import main as train
 from aaren_rl.train.group import Group
-from aaren_rl.train.resume import find_checkpoint
+from aaren_rl.train.records import find_checkpoint
 
 SMALL = "--env hopper-medium --width 32 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 320"
 SCORED = "--eval-every 10 --eval-episodes 1 --final-episodes 1 --threads 1 --precision float32"
