@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +37,17 @@ class Machine:
     def __str__(self) -> str:
         load = "" if self.load_average is None else f", load {self.load_average:.1f}"
         return f"{self.processor}, {self.cores} cores{load}; torch {self.torch}, {self.threads} threads"
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Has torch use this many threads for a while: times are those of so many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def device_name(device: torch.device) -> str:

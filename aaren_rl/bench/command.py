@@ -12,12 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
-import torch
 from matplotlib.figure import Figure
 
 from ..base.errors import UsageError
 from ..base.files import check_outputs, write_json, write_whole
-from ..base.machine import Machine
+from ..base.machine import Machine, torch_threads
 from ..base.ranges import THREADS
 from ..cli import Parser, import_registering, run
 from . import rollout
@@ -45,13 +44,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")
     import_registering(getattr(arguments, "register", None))
     benchmark = arguments.benchmark
-    threads = torch.get_num_threads()
-    torch.set_num_threads(arguments.threads)
-    try:
+    with torch_threads(arguments.threads):
         figures = benchmark.measure(arguments)
         machine = Machine.here()
-    finally:
-        torch.set_num_threads(threads)
     figures["machine"] = asdict(machine)
     device = figures.get("device", "cpu")
     print("\n".join([f"{machine}{'' if device == 'cpu' else f'; {device}'}", *benchmark.show(figures)]))

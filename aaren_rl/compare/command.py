@@ -73,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
     # Late: these take seconds, which --help and mistakes on the command line need not wait for.
-    import torch
-
+    from ..base.machine import torch_threads
     from ..evaluate.scores import above_data
     from ..policies.folder import read_card
     from .imitation import imitation, imitation_differences
@@ -91,23 +90,11 @@ def compare(arguments: argparse.Namespace) -> int:
     returns = arguments.target_returns and tuple(arguments.target_returns)
     if returns and not any(find_agent(agent).conditioned for agent in arguments.agents):
         print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
-    how = Evaluation(
-        arguments.episodes,
-        arguments.eval_seed,
-        max(1, arguments.episodes // 2),
-        returns,
-        candidates=arguments.candidates,
-    )
+    episodes, in_sweep = arguments.episodes, max(1, arguments.episodes // 2)
+    how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns, candidates=arguments.candidates)
     # Times of an action are taken on one thread, as a small robot's computer would have.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
-            cells = [
-                gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar
-            ]
-    finally:
-        torch.set_num_threads(threads)
+    with torch_threads(1), progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
+        cells = [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
     check_comparable(cells)
     cards = [card for card in (read_card(job.run) for job in jobs[::-1]) if card.return_range is not None]
     for env, card in {card.env: card for card in cards}.items():
