@@ -43,15 +43,15 @@ class _Affine(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ANN401
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        return x @ weight.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+        return x.bmm(weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        d_x = g @ weight if of_x else None
-        d_weight = g.mT @ x if of_weight else None
+        d_x = g.bmm(weight) if of_x else None
+        d_weight = g.mT.bmm(x) if of_weight else None
         return d_x, d_weight, g.sum(1) if of_bias else None
 
 

@@ -104,11 +104,14 @@ class Group:
         bad = 1 - (losses.isfinite() & norms.isfinite()).float() if self._config.non_finite == "skip" else None
         if bad is not None and not first.on_device and not bool(bad.any()):
             bad = None  # reading it synchronizes with the device
-        if self._muon is not None:
-            self._muon.step(rates.muon, bad)
+        self._step_muon(rates.muon, bad)
         for k, trainer in enumerate(self.trainers):
             trainer.take(rates, self._of(k, after), None if bad is None else bad[k], muon=False)
         return losses, norms, batch.mask
+
+    def _step_muon(self, rate: float | Tensor, bad: Tensor | None) -> None:
+        if self._muon is not None:
+            self._muon.step(rate, bad)
 
     def _clipped(self) -> Tensor:
         """Gives every trainer its gradients, clipped; returns the norms before, (S,)."""
