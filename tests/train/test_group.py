@@ -40,9 +40,11 @@ def episodes(seed: int) -> Episodes:
     return Episodes(observations, actions, rewards[:, 0], offsets, np.ones(20, bool))
 
 
-def trainer(agent: str, context: str, seed: int, *, on_device: bool = False, **settings: Any) -> Trainer:
+def trainer(
+    agent: str, context: str, seed: int, *, on_device: bool = False, device: str = "cpu", **settings: Any
+) -> Trainer:
     config = make_config({"agent": agent, "seed": seed, "context": context, **SMALL, **settings}, "default")
-    return Trainer(config, StepData(episodes(seed), 10.0), 2, 200, on_device=on_device)
+    return Trainer(config, StepData(episodes(seed), 10.0, device), 2, 200, on_device=on_device)
 
 
 def every(agent: str, context: str, **settings: Any) -> list[Trainer]:
@@ -132,3 +134,12 @@ def test_a_step_that_is_not_finite_is_skipped_for_its_seed_alone(on_device: bool
     assert [one.skipped for one in together] == [one.skipped for one in alone] == [0, 1, 0]
     for one, other in zip(alone, together, strict=True):
         same(saved(one, padded=True), saved(other, padded=True), padded=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("context", ["episode", "tbptt", "window"])
+def test_recorded_on_a_gpu_a_seed_is_the_seed_alone(context: str) -> None:
+    together = every("decision-aaren", context, device="cuda", on_device=True)
+    alone = every("decision-aaren", context, device="cuda", on_device=True)
+    found = steps(alone, None, UPDATES), steps(together, Group(together), UPDATES)
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
