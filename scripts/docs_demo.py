@@ -17,6 +17,7 @@ VENDOR = {
     "@mujoco/mujoco": ("mujoco.js", "mujoco.wasm"),
     "onnxruntime-web/dist": ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
 }
+MODELS = {"halfcheetah": "half_cheetah"}  # a robot's name in Gymnasium, where that is another
 MISSING = "The demo is not part of this site: it was built without `npm ci --prefix docs/demo`."
 
 log = get_plugin_logger(__name__)
@@ -46,7 +47,7 @@ def on_post_build(config: MkDocsConfig) -> None:
             shutil.copy(MODULES / package / file, vendor / file)
     assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
     for policy in DEMO.glob("*.onnx"):  # each is named after its robot
-        shutil.copy(assets / f"{policy.stem}.xml", site)
+        shutil.copy(assets / f"{MODELS.get(policy.stem, policy.stem)}.xml", site / f"{policy.stem}.xml")
     for name in ("mujoco", "gymnasium"):
         terms = next(file for file in metadata.files(name) or () if file.name == "LICENSE")
         shutil.copy(str(terms.locate()), vendor / f"{name}.LICENSE")

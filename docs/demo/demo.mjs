@@ -1,19 +1,27 @@
 // A trained policy drives MuJoCo in the page: one environment step is one call of the exported ONNX graph and four steps of
 // the simulation. Everything is loaded after a click, from this folder; scripts/docs_demo.py copies vendor/ into the site.
 
-const DT = 0.008; // seconds of an environment step
-const FRAME_SKIP = 4; // simulation steps of an environment step
 const HORIZON = 1000; // environment steps of an episode
 const REST = 60; // frames between two episodes
 const PUSH = { steps: 12, newtons: 100 };
 const here = (file) => new URL(file, import.meta.url).href;
 
-// What Gymnasium's v4 environments add to MuJoCo (gymnasium/envs/mujoco/hopper_v4.py and walker2d_v4.py).
+// What Gymnasium's v4 environments add to MuJoCo (gymnasium/envs/mujoco/hopper_v4.py, walker2d_v4.py, half_cheetah_v4.py).
+const FALLING = { frameSkip: 4, alive: 1, cost: 1e-3, limit: 10, start: () => 0.01 * Math.random() - 0.005 };
 const ROBOTS = {
   hopper: {
+    ...FALLING,
     healthy: (q, v) => q[1] > 0.7 && Math.abs(q[2]) < 0.2 && [...q.slice(2), ...v].every((x) => Math.abs(x) < 100),
   },
-  walker2d: { healthy: (q) => q[1] > 0.8 && q[1] < 2 && Math.abs(q[2]) < 1 },
+  walker2d: { ...FALLING, healthy: (q) => q[1] > 0.8 && q[1] < 2 && Math.abs(q[2]) < 1 },
+  halfcheetah: {
+    frameSkip: 5,
+    alive: 0,
+    cost: 0.1,
+    limit: Infinity,
+    start: (ofVelocity) => (ofVelocity ? 0.1 * normal() : 0.2 * Math.random() - 0.1),
+    healthy: () => true,
+  },
 };
 
 /** A planar robot of Gymnasium in MuJoCo's WebAssembly build. */
@@ -21,29 +29,31 @@ export class Robot {
   static async load(name) {
     const { default: start } = await import("./vendor/mujoco.js");
     const [mujoco, xml] = await Promise.all([start({ locateFile: (file) => here(`vendor/${file}`) }), text(`${name}.xml`)]);
-    return new Robot(mujoco, xml, ROBOTS[name].healthy);
+    return new Robot(mujoco, xml, ROBOTS[name]);
   }
 
-  constructor(mujoco, xml, healthy) {
+  constructor(mujoco, xml, kind) {
     this.mujoco = mujoco;
     this.model = mujoco.MjModel.from_xml_string(xml);
     this.data = new mujoco.MjData(this.model);
-    this.healthy = healthy;
+    this.kind = kind;
+    this.seconds = kind.frameSkip * this.model.opt.timestep; // of an environment step
   }
 
-  /** Begins an episode from the given position and velocity, or from Gymnasium's uniform noise around the model's. */
+  /** Begins an episode from the given position and velocity, or from Gymnasium's noise around the model's. */
   reset(qpos, qvel) {
     const { data } = this;
     this.mujoco.mj_resetData(this.model, data);
-    for (const [own, given] of [[data.qpos, qpos], [data.qvel, qvel]])
-      for (let i = 0; i < own.length; i++) own[i] = given ? given[i] : own[i] + 0.01 * Math.random() - 0.005;
+    const { qpos: places, qvel: speeds } = data;
+    for (const [own, given] of [[places, qpos], [speeds, qvel]])
+      for (let i = 0; i < own.length; i++) own[i] = given ? given[i] : own[i] + this.kind.start(own === speeds);
     this.mujoco.mj_forward(this.model, data);
     return this.observation();
   }
 
-  /** Positions but the first, then velocities clipped to [-10, 10]. */
+  /** Positions but the first, then velocities within the limit. */
   observation() {
-    const velocities = Array.from(this.data.qvel, (v) => Math.min(10, Math.max(-10, v)));
+    const velocities = Array.from(this.data.qvel, (v) => Math.min(this.kind.limit, Math.max(-this.kind.limit, v)));
     return Float32Array.from([...this.data.qpos.slice(1), ...velocities]);
   }
 
@@ -53,9 +63,10 @@ export class Robot {
     const x = data.qpos[0];
     data.ctrl.set(action);
     data.xfrc_applied[6] = force; // of body 1, the torso: its force along x
-    for (let k = 0; k < FRAME_SKIP; k++) this.mujoco.mj_step(this.model, data);
-    const cost = 1e-3 * action.reduce((sum, a) => sum + a * a, 0);
-    return { reward: (data.qpos[0] - x) / DT + 1 - cost, fell: !this.healthy(data.qpos, data.qvel) };
+    for (let k = 0; k < this.kind.frameSkip; k++) this.mujoco.mj_step(this.model, data);
+    const cost = this.kind.cost * action.reduce((sum, a) => sum + a * a, 0);
+    const reward = (data.qpos[0] - x) / this.seconds + this.kind.alive - cost;
+    return { reward, fell: !this.kind.healthy(data.qpos, data.qvel) };
   }
 
   /** The capsules in the plane: both ends (x, z) and the radius of each. */
@@ -96,6 +107,7 @@ export class Policy {
       previous_action: new Float32Array(action),
       memory: new Float64Array(memory.reduce((a, b) => a * b)),
     };
+    this.before = this.state.memory; // the memory a step ago
   }
 
   /** Asks for what is left of a target after some return, from the next action on. */
@@ -114,6 +126,7 @@ export class Policy {
       previous_action: new Tensor("float32", previous_action, [1, previous_action.length]),
       memory: new Tensor("float64", memory, [1, ...this.card.memory]),
     });
+    this.before = memory;
     this.state = {
       return_to_go: out.next_return_to_go.data,
       timestep: out.next_timestep.data,
@@ -138,7 +151,7 @@ export class Episode {
   begin(target, qpos, qvel) {
     this.observation = this.robot.reset(qpos, qvel);
     this.policy.begin(target);
-    Object.assign(this, { steps: 0, achieved: 0, reward: 0, over: false, trace: [], milliseconds: [] });
+    Object.assign(this, { steps: 0, achieved: 0, reward: 0, over: false, trace: [], milliseconds: [], places: [this.robot.data.qpos[0]] });
   }
 
   ask(target) {
@@ -154,10 +167,14 @@ export class Episode {
     this.reward = reward;
     this.achieved += reward;
     this.trace.push(this.achieved);
+    this.places.push(this.robot.data.qpos[0]);
     this.steps++;
     this.over = fell || this.steps === HORIZON;
   }
 }
+
+/** A standard normal number. */
+const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
 
 async function fetchFile(file) {
   const answer = await fetch(here(file));
@@ -239,6 +256,37 @@ function drawCurve(board, values, top, every, level) {
   board.line(values.map((value, step) => [X(step), Y(value)]), { color: "curve", width: 2 });
 }
 
+/** A row per head of a layer: the running average that it keeps, and the share that the last step replaced. */
+function drawState(board, { state, before, card }) {
+  const [width, height] = board.clear();
+  const { pen } = board;
+  const [, layers, heads, kept] = card.memory;
+  const numbers = kept - 1; // the last is the weight of the average
+  const [left, bars, row] = [96, 56, height / (layers * heads)];
+  const cell = (width - left - bars - 8) / numbers;
+  for (let r = 0; r < layers * heads; r++) {
+    const [y, tall] = [r * row, row - (r % heads === heads - 1 ? 3 : 1)];
+    const own = state.memory.subarray(r * kept, r * kept + numbers);
+    const largest = Math.max(1e-9, ...own.map(Math.abs));
+    pen.fillStyle = board.color("ink");
+    pen.fillText(r % heads ? "" : `layer ${1 + r / heads}`, 0, y + 12);
+    pen.fillText(`head ${1 + (r % heads)}`, 52, y + Math.min(12, row));
+    own.forEach((value, i) => {
+      pen.fillStyle = board.color(value < 0 ? "low" : "high");
+      pen.globalAlpha = Math.abs(value) / largest;
+      pen.fillRect(left + i * cell, y, cell - 1, tall);
+    });
+    pen.globalAlpha = 1;
+    let [moved, all] = [0, 1e-9];
+    own.forEach((value, i) => {
+      moved += (value - before[r * kept + i]) ** 2;
+      all += value ** 2;
+    });
+    pen.fillStyle = board.color("curve");
+    pen.fillRect(width - bars, y, bars * Math.min(1, Math.sqrt(moved / all)), tall);
+  }
+}
+
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 const number = (value, digits = 0) => value.toLocaleString("en-US", { maximumFractionDigits: digits });
 const size = (bytes) => (bytes < 1e6 ? `${number(bytes / 1e3, 1)} kB` : `${number(bytes / 1e6, 1)} MB`);
@@ -247,7 +295,7 @@ const size = (bytes) => (bytes < 1e6 ? `${number(bytes / 1e3, 1)} kB` : `${numbe
 class Demo {
   constructor(root) {
     this.root = root;
-    this.boards = Object.fromEntries(["view", "chart", "times"].map((name) => [name, new Board(this.part(name))]));
+    this.boards = Object.fromEntries(["view", "chart", "times", "memory"].map((name) => [name, new Board(this.part(name))]));
     this.debt = 0; // environment steps that are due
     this.rest = 0;
     this.part("start").onclick = () => this.load(this.part("robot").value);
@@ -359,7 +407,7 @@ class Demo {
       if (--this.rest <= 0) this.begin();
       return;
     }
-    this.debt += (elapsed / DT) * (this.isOn("slow") ? 0.2 : 1);
+    this.debt += (elapsed / episode.robot.seconds) * (this.isOn("slow") ? 0.2 : 1);
     for (; this.debt >= 1 && !episode.over; this.debt--) {
       const pushed = this.pushes.steps-- > 0;
       await episode.step(pushed ? this.pushes.force : 0);
@@ -373,11 +421,13 @@ class Demo {
   }
 
   draw(framesPerSecond) {
-    const { steps, achieved, trace, milliseconds, policy, robot } = this.episode;
+    const { steps, achieved, trace, milliseconds, places, policy, robot } = this.episode;
+    const since = Math.max(0, steps - Math.round(1 / robot.seconds)); // a second ago
     const { layers, width, action, observation } = policy.card;
     const shown = {
       steps: number(steps),
       achieved: number(achieved),
+      speed: `${number((places[steps] - places[since]) / Math.max(1, steps - since) / robot.seconds, 2)} m/s`,
       "left-over": number(this.target - achieved),
       action: `${number(mean(milliseconds.slice(-100)) || 0, 2)} ms`,
       frames: number(framesPerSecond),
@@ -389,6 +439,7 @@ class Demo {
     drawRobot(this.boards.view, robot);
     drawCurve(this.boards.chart, trace, 1000 * Math.ceil(policy.card.targets.high / 1000), 1000, this.target);
     drawCurve(this.boards.times, milliseconds, 4, 2);
+    drawState(this.boards.memory, policy);
     this.root.dataset.steps = steps;
   }
 }

@@ -37,7 +37,7 @@ BROWSER, DRIVER = (shutil.which(name) for name in ("chromium-headless-shell", "c
 if BROWSER is None or DRIVER is None:
     pytest.skip("no browser: install chromium-headless-shell and chromium-driver", allow_module_level=True)
 
-ENVS = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
+ENVS = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4", "walker2d": "Walker2d-v4"}
 START = 60  # seconds until the robot runs
 
 
@@ -144,6 +144,22 @@ def test_slider_push_and_pause(page: Any) -> None:
     until(START, lambda: "fell" in part(page, "said").text)
     fell = int(part(page, "said").text.rpartition(" ")[2].strip(".").replace(",", ""))
     assert fell < 250  # without a push it hops on beyond that
+
+
+def test_the_panel_shows_the_state(page: Any) -> None:
+    """Every head has a row with a color in it."""
+    Select(part(page, "robot")).select_by_value("halfcheetah")
+    part(page, "start").click()
+    until(START, lambda: steps(page) > 20)
+    part(page, "pause").click()
+    script = """
+        const board = document.querySelector('[data-part="memory"]'), pen = board.getContext("2d"), [tall, wide] = [12, 200];
+        return Array.from({length: tall}, (_, r) => {
+            const y = Math.round((r + 0.4) * board.height / tall), x = Math.round(0.4 * board.width);
+            return pen.getImageData(x, y, wide, 1).data.filter((_, i) => i % 4 === 3).some((alpha) => alpha > 60);
+        });
+    """
+    assert page.execute_script(script) == [True] * 12 and part(page, "speed").text.endswith(" m/s")
 
 
 def test_keys_are_the_demos_and_not_the_sites(page: Any, site: str) -> None:
