@@ -153,7 +153,8 @@ def test_the_panel_shows_the_state(page: Any) -> None:
     until(START, lambda: steps(page) > 20)
     part(page, "pause").click()
     script = """
-        const board = document.querySelector('[data-part="memory"]'), pen = board.getContext("2d"), [tall, wide] = [12, 200];
+        const board = document.querySelector('[data-part="memory"]'), pen = board.getContext("2d");
+        const [tall, wide] = [12, 200];
         return Array.from({length: tall}, (_, r) => {
             const y = Math.round((r + 0.4) * board.height / tall), x = Math.round(0.4 * board.width);
             return pen.getImageData(x, y, wide, 1).data.filter((_, i) => i % 4 === 3).some((alpha) => alpha > 60);
