@@ -23,9 +23,10 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from .agents.policy import arguments as check
 from .base.ranges import ENVS, Range
 from .envs import make_env
-from .vector import CHECK, SelectingPolicy, VectorPolicy
+from .vector import SelectingPolicy, VectorPolicy
 
 
 class LastRewards(VecEnvWrapper):
@@ -60,8 +61,8 @@ def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str
         SimulationError: the environment cannot be made.
         ArgumentError: the number of environments or the seed is none.
     """
-    CHECK.integer("n_envs", n_envs, ENVS)
-    CHECK.integer("seed", seed, Range(0, 2**31 - 1))
+    check.integer("n_envs", n_envs, ENVS)
+    check.integer("seed", seed, Range(0, 2**31 - 1))
     env = DummyVecEnv([lambda: Monitor(make_env(env_id, **(env_kwargs or {}))) for _ in range(n_envs)])
     env.seed(seed)
     return LastRewards(env)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .agents.policy.arguments import Arguments
+from .agents.policy import arguments as check
 from .agents.policy.discrete import next_seeds
 from .base.errors import ArgumentError
 from .base.ranges import ENVS
@@ -23,7 +23,6 @@ from .envs.simulation.rollout import padded, row_multiple
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
-CHECK = Arguments(ArgumentError)
 RESETS = 8  # that tell NEXT_STEP
 
 
@@ -114,8 +113,8 @@ class VectorPolicy:
         supported = getattr(policy, "supports_reset", False)
         self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
-        self._targets = CHECK.targets(wanted, count := CHECK.integer("n_envs", n_envs, ENVS))
-        self._seeds = CHECK.seeds("seed", seed, count)
+        self._targets = check.targets(wanted, count := check.integer("n_envs", n_envs, ENVS))
+        self._seeds = check.seeds("seed", seed, count)
         self._draws = getattr(policy, "temperature", None) is not None
         if candidates is None and target_return is None:  # the best is asked for
             candidates = getattr(policy, "candidates", None)
@@ -149,10 +148,10 @@ class VectorPolicy:
         dtype, flatten = getattr(self._policy, "observation_dtype", np.float32), getattr(self._policy, "flatten", None)
         if flatten is not None:
             observation = flatten(observation, dtype)
-        observed = CHECK.array("observation", observation, dtype)
-        CHECK.array("observation", observed, observed.dtype, (envs, *observed.shape[1:]))
-        given = CHECK.array("reward", reward, np.float64, (envs,))
-        started = np.zeros(envs, bool) if started is None else CHECK.array("started", started, bool, (envs,))
+        observed = check.array("observation", observation, dtype)
+        check.array("observation", observed, observed.dtype, (envs, *observed.shape[1:]))
+        given = check.array("reward", reward, np.float64, (envs,))
+        started = np.zeros(envs, bool) if started is None else check.array("started", started, bool, (envs,))
         ended = started if self._late else np.zeros(envs, bool)
         if self._watch is not None:
             self._watch.look(given, started, first=state is None)

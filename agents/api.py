@@ -10,9 +10,8 @@ from .model.critic import Critic
 from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
-from .policy.guidance import GuidedPolicy, tree_config, with_guidance, with_softmax_attention, with_tree_attention
-from .policy.memory import PolicyState
-from .policy.torch_policy import ROLLOUTS, Policy
+from .policy.base import PolicyState
+from .policy.torch_policy import ROLLOUTS, Policy, with_guidance, with_tree_attention
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
@@ -30,7 +29,6 @@ __all__ = [
     "CrossAttention",
     "DecisionModel",
     "Encoded",
-    "GuidedPolicy",
     "Mixer",
     "ModelConfig",
     "NonFiniteActionError",
@@ -48,8 +46,6 @@ __all__ = [
     "expectile_loss",
     "prefix_scan",
     "scan_step",
-    "tree_config",
     "with_guidance",
-    "with_softmax_attention",
     "with_tree_attention",
 ]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy, ReturnRange
@@ -16,7 +17,7 @@ from aaren_rl.policies.folder import save_policy
 OBSERVATION, ACTION, TARGET, SCALE = 11, 3, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
 # Of intervals of 5 steps; narrow enough that returns-to-go of the tests lie on both sides.
-RANGE = ReturnRange(5, torch.tensor([[280.0, 310.0], [-100.0, 290.0], [-50.0, 250.0]], dtype=torch.float64))
+RANGE = ReturnRange(5, np.array([[280.0, 310.0], [-100.0, 290.0], [-50.0, 250.0]]))
 LOW, HIGH = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, 0.75])
 
 
@@ -110,6 +111,6 @@ def in_float64(policy: Policy) -> Policy:
     names = "observation_mean", "observation_std", "action_low", "action_high"
     exact = dataclasses.replace(policy, **{name: torch.as_tensor(getattr(policy, name)).double() for name in names})
     names = "observation_mean", "observation_std", "action_middle", "action_half"
-    scaling = dataclasses.replace(exact._scaling, **{name: getattr(exact._scaling, name).double() for name in names})
+    scaling = dataclasses.replace(exact.scaling, **{name: getattr(exact.scaling, name).double() for name in names})
     object.__setattr__(exact, "_stepper", PlainStep(InFloat64(policy.model), scaling))
     return exact

@@ -99,7 +99,7 @@ def test_a_subclass_acts_as_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         action, state = policy.act(observation, np.zeros(1), state)
         taken.append(action)
         to_go.append(state.return_to_go)
-    scaling = policy._scaling
+    scaling = policy.scaling
     actions = (torch.tensor(np.stack(taken, 1)) - scaling.action_middle) / scaling.action_half
     seen = (torch.tensor(np.stack(observations, 1)) - MEAN) / STD
     returns = torch.tensor(np.stack(to_go, 1) / SCALE).float()

@@ -86,7 +86,8 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent].mixer, width, layers, heads, **own)
     torch.manual_seed(0)
     mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)
-    return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT, compiled=not plain)
+    tree = config.tree() if config.mixer == "tree" and rollout != "window" else None
+    return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT, compiled=not plain, tree=tree)
 
 
 def check(policy: Policy) -> float:

@@ -14,7 +14,7 @@ from ..runtime import load_policy
 from .play import ScoredPolicy, guided
 
 if TYPE_CHECKING:
-    from ..agents import Policy
+    from ..policies.folder import SavedPolicy
 
 
 def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
@@ -61,17 +61,17 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
     return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
-def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
+def _attention(arguments: argparse.Namespace, policy: SavedPolicy) -> SavedPolicy:
     """The policy with the requested attention. The seed of the episodes also seeds the samples."""
-    from ..agents import TreeConfig, with_softmax_attention, with_tree_attention
+    from ..agents import TreeConfig
 
     options = {"budget": arguments.tree_budget, "sampler": arguments.tree_sampler}
     asked = {name: value for name, value in options.items() if value is not None}
     if arguments.attention == "tree":
         try:
-            return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.eval_seed))
+            return dataclasses.replace(policy, tree=TreeConfig(**asked, seed=arguments.eval_seed))
         except ValueError as error:
             raise UsageError(f"--attention tree: {error}") from error
     if asked:
         raise UsageError(f"--tree-{next(iter(asked))} needs --attention tree")
-    return policy if arguments.attention is None else with_softmax_attention(policy)
+    return policy if arguments.attention is None else dataclasses.replace(policy, tree=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from ..policies.names import AUTO, find_agent, target_number
 from .scores import Score
 
 if TYPE_CHECKING:
-    from ..agents import Policy
+    from ..policies.folder import SavedPolicy
 
 State = TypeVar("State")
 
@@ -99,11 +99,7 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
     out = rollout(policy, card.env_id, target_return=asked, **played)
     origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
     origin |= {"rollout": policy.rollout, "rollout_context": policy.context_length, "weights": plan.weights}
-    attention = "softmax"
-    if hasattr(policy, "model"):  # an exported policy has no tree, and needs no torch
-        from ..agents import tree_config
-
-        attention = str(tree_config(cast("Policy", policy)) or attention)
+    attention = str(getattr(policy, "tree", None) or "softmax")  # an exported policy has no tree
     made = []
     for i, target in enumerate(plan.target_returns):
         part = slice(i * plan.episodes, (i + 1) * plan.episodes)
@@ -138,12 +134,10 @@ def _candidates(policy: ScoredPolicy[State], target: float | str, asked: int | N
     return policy.candidates if target == AUTO else 1
 
 
-def guided(policy: Policy, guidance: float) -> Policy:
-    """`agents.with_guidance` for commands. Raises UsageError if the policy cannot be guided."""
-    from ..agents import with_guidance
-
+def guided(policy: SavedPolicy, guidance: float) -> SavedPolicy:
+    """The policy with guidance W. Raises UsageError if it cannot be guided."""
     try:
-        return with_guidance(policy, guidance)
+        return replace(policy, guidance=guidance)
     except ValueError as error:
         raise UsageError(f"--guidance: {error}; {_trained_with('--mean-return-estimate', policy.card)}") from error
 

@@ -12,14 +12,13 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from .._version import __version__
-from ..agents import GuidedPolicy, Policy
+from ..agents import Policy
 from ..base.errors import NumericsError, ResourcesError, UsageError
 from ..cli import progress_bar
 from ..envs.simulation.stepping import LocalStepper, Steps
 from ..policies.card import PolicyCard
 from ..policies.names import target_number
 from ..runtime import FORMAT, OnnxPolicy, from_bytes
-from .onnx_weights import action_range
 
 if TYPE_CHECKING:
     import onnx
@@ -44,7 +43,7 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
         UsageError: the mixer has no ONNX graph in this rollout mode, or the policy is guided.
         ResourcesError: a package is missing.
     """
-    if isinstance(policy, GuidedPolicy):
+    if policy.guidance != 1:
         raise UsageError("guided policies cannot be exported; export the base policy")
     try:
         from .onnx_graph import step_graph
@@ -105,7 +104,7 @@ def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) 
     target = target_number(card.target_return)
     targets = np.array([target, target / 2] + [math.inf] * (policy.model.max_return_estimate is not None))
     count = len(targets)
-    half = action_range(policy)[1]
+    half = policy.scaling.action_half.double().cpu().numpy()
     policy = dataclasses.replace(policy, compiled=False)  # plain PyTorch operations
     stepper: LocalStepper | _Drawn = _Drawn(card, count, seed)
     if card.env_id:

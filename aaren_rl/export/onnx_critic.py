@@ -11,14 +11,13 @@ from ..agents import Critic
 from ..agents.mixers.forms import exact
 from ..agents.model.critic import EPSILON, SCALE
 from .onnx_layers import Layers
-from .onnx_weights import action_range
 
 
 def chosen(graph: Layers, critic: Critic, own: str) -> str:
     """The actions (B, A), float32, in place of the policy's `own`, where the input `improves` (B,) is true."""
 
     def best() -> str:
-        middle, half = (x.astype(np.float32) for x in action_range(graph.policy))
+        middle, half = (exact(x).astype(np.float32) for x in graph.policy.scaling.action_range)
         unit = graph.as_type(graph.add("Div", graph.add("Sub", own, middle), half), "float64", "float32")
         candidates = _candidates(graph, critic, graph.reshape(unit, -1, 1, len(middle)))
         number = graph.add("ArgMax", _least_advantages(graph, critic, candidates), axis=1, keepdims=0)

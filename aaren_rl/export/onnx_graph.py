@@ -27,7 +27,7 @@ from ..agents.mixers.forms import exact, layer
 from ..base.errors import UsageError
 from .onnx_critic import chosen
 from .onnx_layers import Layers, Sizes
-from .onnx_weights import action_range, embedding
+from .onnx_weights import embedding
 
 # Finite, unlike -inf: an unused position that attends to nothing then gives a number instead of NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
@@ -59,7 +59,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     improves: Sizes = {"improves": ("bool", [])} if config.critic else {}
     model = graph.model(
         {
-            "observation": ("float32" if policy.origin is None else "float64", [config.observation_dim]),
+            "observation": ("float32" if policy.scaling.origin is None else "float64", [config.observation_dim]),
             "reward": ("float64", []),
             "previous_action": action,
             **state,
@@ -141,7 +141,7 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         if (limits := self.policy.return_range) is not None:  # as `ReturnRange.clamp`
             interval = self.add("Div", "timestep", np.array(limits.every))
             row = self.add("Min", interval, np.array(len(limits.bounds) - 1))
-            low, high = (self.add("Gather", bounds, row, axis=0) for bounds in exact(limits.bounds).T)
+            low, high = (self.add("Gather", bounds, row, axis=0) for bounds in np.asarray(limits.bounds, np.float64).T)
             to_go = self.add("Min", self.add("Max", to_go, low), high)
         scaled = self.add("Div", to_go, np.array(self.policy.return_scale))
         scaled = self.reshape(self.as_type(scaled, "float32", "float64"), -1, 1)
@@ -212,11 +212,11 @@ class _Graph(Layers):  # the whole step, for both rollout modes
             likely = self.add("ArgMax", logits, axis=1, keepdims=0)
             self.add("Add", likely, np.array(self.policy.action_start), out="action")
             return
-        middle, half = action_range(self.policy)
+        middle, half = (exact(x).astype(np.float32) for x in self.policy.scaling.action_range)
         action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
-        scaled = self.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
-        critic, center = self.policy.model.critic, middle.astype(np.float32)
+        scaled = self.add("Mul", self.as_type(action, "float32"), half)
+        critic = self.policy.model.critic
         if critic is None:
-            self.add("Add", scaled, center, out="action")
+            self.add("Add", scaled, middle, out="action")
             return
-        self.add("Identity", chosen(self, critic, self.add("Add", scaled, center)), out="action")
+        self.add("Identity", chosen(self, critic, self.add("Add", scaled, middle)), out="action")

@@ -22,7 +22,7 @@ from torch import nn
 from ..agents import Block, Policy
 from ..agents.mixers.forms import Doubles, Linear, Value, exact, layer
 from ..agents.model.trunk import PreNormBlock
-from .onnx_weights import ERFC, in_blocks, observed_mean
+from .onnx_weights import ERFC, in_blocks
 
 Array: TypeAlias = npt.NDArray[Any]
 Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape without the batch
@@ -60,14 +60,15 @@ class Layers:
 
     def observed(self) -> str:
         """Observations (B, O) in float32, without the policy's origin."""
-        if (origin := self.policy.origin) is None:
+        if (origin := self.policy.scaling.origin) is None:
             return "observation"
         return self.as_type(self.add("Sub", "observation", origin), "float32", "float64")
 
     def normalized(self) -> str:
         """Normalized observations (B, O), in float32."""
-        mean, std = observed_mean(self.policy), exact(self.policy.observation_std)
-        return self.add("Div", self.add("Sub", self.observed(), mean.astype(np.float32)), std.astype(np.float32))
+        scaling = self.policy.scaling
+        mean, std = (exact(x).astype(np.float32) for x in (scaling.observation_mean, scaling.observation_std))
+        return self.add("Div", self.add("Sub", self.observed(), mean), std)
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
         return self._add("Split", x, np.array(sizes, np.int64), outputs=[None] * len(sizes), axis=axis)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from numpy.polynomial import chebyshev
 from scipy import special
 
 from ..agents import Policy
 from ..agents.mixers.forms import Doubles, Linear, beside, exact, layer
-from ..agents.model.scaling import middle_and_half
 
 BLOCK = 128  # weights per scale; a quarter of it takes 1.5 times as long and is hardly more accurate
 
@@ -24,16 +22,6 @@ _FITTED = chebyshev.chebfit(_NODES, np.log(special.erfcx(2 / _T - 2) / _T), 28)
 ERFC = np.asarray(chebyshev.cheb2poly(_FITTED), np.float64)
 
 
-def action_range(policy: Policy) -> tuple[Doubles, Doubles]:
-    """The middle and half the width of the action range, (A,) each."""
-    size = policy.model.config.action_dim
-    low, high = (
-        torch.as_tensor(bound, dtype=torch.float64).expand(size) for bound in (policy.action_low, policy.action_high)
-    )
-    middle, half = middle_and_half(low, high)
-    return exact(middle), exact(half)
-
-
 def embedding(policy: Policy) -> tuple[Doubles, Linear]:
     """The embedding of the concatenated features (action, return-to-go, observation) of a step, (F,) -> (J C).
 
@@ -41,11 +29,10 @@ def embedding(policy: Policy) -> tuple[Doubles, Linear]:
         The means to subtract from the features, (F,), and the layer after it, which includes the division of the
         normalization. Subtracting in its bias would lose digits if a mean is far larger than its standard deviation.
     """
-    model = policy.model
-    middle, half = action_range(policy)
-    center = np.concatenate([middle, [0.0], observed_mean(policy)])
+    model, scaling = policy.model, policy.scaling
+    center = np.concatenate([exact(scaling.action_middle), [0.0], exact(scaling.observation_mean)])
     parts = [layer(model.embed_action), layer(model.embed_return), layer(model.embed_observation)]
-    scales = (half, np.ones(1), exact(policy.observation_std))
+    scales = (exact(scaling.action_half), np.ones(1), exact(scaling.observation_std))
     blocks, row = [], 0
     for part, scale in zip(parts, scales, strict=True):
         block = np.zeros((len(center), part.weight.shape[1]))
@@ -55,11 +42,6 @@ def embedding(policy: Policy) -> tuple[Doubles, Linear]:
     if model.config.tokens_per_step == 1:
         return center, Linear(*(np.sum(parts, 0) for parts in zip(*blocks, strict=True)))
     return center, beside(*blocks)
-
-
-def observed_mean(policy: Policy) -> Doubles:
-    """The mean of observations as the graph has them, (O,): without the policy's origin."""
-    return exact(policy.observation_mean) if policy.origin is None else np.zeros(len(policy.origin))
 
 
 def in_blocks(weight: Doubles) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from ..agents import tree_config
 from ..base.errors import CheckpointError, UsageError, one_line
 from ..base.files import check_free, read_small
 from ..base.json_dataclass import read
@@ -35,8 +34,9 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     check_free(folder)
     policy = load_policy(run)
     card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
-    tree = tree_config(policy)
-    acting = ", ".join([describe_rollout(card.rollout, card.rollout_context), *([str(tree)] if tree else [])])
+    acting = ", ".join(
+        [describe_rollout(card.rollout, card.rollout_context), *([str(policy.tree)] if policy.tree else [])]
+    )
     own = (*_identity(card), card.seed, acting)
     for score in scores:
         if (found := (*_identity(score), score.training_seed, score.acting())) != own:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -89,6 +90,13 @@ def read_card(path: str | Path) -> PolicyCard:
         return _read_json(folder)[0]
 
 
+@dataclasses.dataclass(frozen=True)
+class SavedPolicy(Policy):
+    """A policy with its card, which says how it was made."""
+
+    card: PolicyCard = dataclasses.field(kw_only=True, repr=False, compare=False)
+
+
 def load_policy(
     path: str | Path,
     *,
@@ -97,7 +105,7 @@ def load_policy(
     weights: str | None = None,
     device: torch.device | str = "cpu",
     temperature: float | None = None,
-) -> Policy:
+) -> SavedPolicy:
     """A trained policy, ready to act; its `card` says how it was made, and its `target_return` is the card's.
 
     Args:
@@ -132,7 +140,7 @@ def load_policy(
 
 def make_policy(
     model: DecisionModel, card: PolicyCard, *, rollout: str | None = None, rollout_context: int | None = None
-) -> Policy:
+) -> SavedPolicy:
     """The policy of a model and its card, on the model's device; the arguments are those of `load_policy`.
 
     Raises:
@@ -148,21 +156,22 @@ def make_policy(
 
     fed = None
     if bounds is not None:
-        limits = torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T
-        fed = ReturnRange(bounds.every, limits)
+        fed = ReturnRange(bounds.every, np.array([bounds.low, bounds.high]).T)
     span: dict[str, Any] = {name: vector(getattr(card, name), torch.float64) for name in ("action_low", "action_high")}
-    return Policy(
+    rollout = card.rollout if rollout is None else rollout
+    return SavedPolicy(
         model,
         vector(card.observation_mean, torch.float64),
         vector(card.observation_std),
         card.return_scale,
-        card.rollout if rollout is None else rollout,
+        rollout,
         card.rollout_context if rollout_context is None else rollout_context,
         return_range=fed,
         target_return=card.target_return,
         action_start=card.action_start,
         card=card,
         flatten=partial(as_flat, card.observation_space),
+        tree=config.tree() if config.mixer == "tree" and rollout != "window" else None,
         **({} if config.discrete else span),
     )
 

@@ -14,7 +14,7 @@ import torch
 from .. import kernels
 from ..model.critic import SCALE, Critic
 from ..model.scaling import Array, Scaling, to_array
-from .compiled_step import _copy, _packed_scaling, _plain
+from .arrays import packed, packed_scaling, plain
 
 
 class Choice(Protocol):
@@ -43,10 +43,10 @@ class PlainChoice:
         """As `Choice`."""
         scaling, rows = self._scaling, np.flatnonzero(improves)
         seen, own = (torch.tensor(x[rows], device=scaling.observation_mean.device) for x in (observed, acted))
-        seen = ((seen - scaling.observation_mean) / scaling.observation_std).double()
-        candidates = self._critic.candidates(((own - scaling.action_middle) / scaling.action_half).double())
+        seen = scaling.normalized(seen).double()
+        candidates = self._critic.candidates(scaling.unit_actions(own).double())
         number = self._critic.best(seen, candidates)
-        better = scaling.from_model(candidates[torch.arange(len(rows), device=number.device), number].float())
+        better = scaling.actions(candidates[torch.arange(len(rows), device=number.device), number].float())
         chosen = acted.copy()
         chosen[rows] = to_array(torch.where((number > 0).unsqueeze(1), better, own))
         return chosen
@@ -59,12 +59,12 @@ class CompiledChoice:
         first, second, last = critic.weights
         biases = [bias.squeeze(1) for bias in critic.biases]
         observations = len(scaling.observation_mean)
-        self._scaling = _packed_scaling(scaling)[:4]
+        self._scaling = packed_scaling(scaling)
         self._critic = (
-            _copy(SCALE * critic.deviation * critic.offsets),
-            (_copy(first[:, :observations]), _copy(first[:, observations:]), _copy(biases[0])),
-            (_copy(second), _copy(biases[1])),
-            _copy(last.squeeze(-1)),
+            packed(SCALE * critic.deviation * critic.offsets),
+            (packed(first[:, :observations]), packed(first[:, observations:]), packed(biases[0])),
+            (packed(second), packed(biases[1])),
+            packed(last.squeeze(-1)),
         )
         self._choose = kernels.load_kernels("critic").choose
         observed, acted = np.zeros((1, observations), np.float32), np.zeros((1, len(critic.deviation)), np.float32)
@@ -73,5 +73,5 @@ class CompiledChoice:
     def __call__(self, observed: Array, acted: Array, improves: Array) -> Array:
         """As `Choice`."""
         chosen = acted.copy()
-        self._choose(_plain(observed), _plain(improves), self._scaling, *self._critic, chosen)
+        self._choose(plain(observed), plain(improves), self._scaling, *self._critic, chosen)
         return chosen

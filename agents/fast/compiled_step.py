@@ -16,6 +16,7 @@ from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step
 from ..model.trunk import Block
 from ..scan.state import STATE_DTYPE
+from .arrays import packed, packed_scaling, plain
 
 
 def can_compile(model: DecisionModel) -> bool:
@@ -49,12 +50,12 @@ class CompiledStep:
         mixers = [block.mixer.step_weights() for block in blocks]
         own = [mixer.encoding for mixer in mixers if mixer.encoding is not None]
         encoding = _packed_encoding(own, len(blocks), config.width // config.heads)
-        self._scaling = _packed_scaling(scaling)
+        self._scaling = packed_scaling(scaling), float(scaling.return_scale)
         self._model = (
-            (_copy(moments), _copy(model.embed_action.weight.T), _copy(seen.T)),
-            _packed(mixers, blocks),
-            _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms])),
-            (_copy(model.head.weight.T), _copy(model.head.bias)),
+            (packed(moments), packed(model.embed_action.weight.T), packed(seen.T)),
+            _packed_blocks(mixers, blocks),
+            packed(torch.stack([_scale_and_shift(norm, config.width) for norm in norms])),
+            (packed(model.head.weight.T), packed(model.head.bias)),
             (config.heads, config.block == "pre-norm", config.activation == "gelu", config.discrete),
             encoding,
         )
@@ -79,43 +80,29 @@ class CompiledStep:
         """
         observed, to_go, timestep, previous = step
         batch, (observations, actions) = len(observed), self._sizes
-        observed = _plain(observed)
+        observed = plain(observed)
         # For small arrays, the overhead of operations dominates.
         if begins is None:
             begins = np.empty(batch, np.bool_)
             begins.fill(previous is None)
         if previous is None:
             previous = np.zeros((batch, actions), np.float32)
-        previous = _plain(previous)
+        previous = plain(previous)
         if isinstance(timestep, int):
             times = np.empty(batch, np.int64)
             times.fill(timestep)
         else:
-            times = _plain(timestep)
+            times = plain(timestep)
         old = state.numpy()
         given = observed.shape, previous.shape, to_go.shape, times.shape, begins.shape, old.shape
         if given != ((batch, observations), (batch, actions), (batch,), (batch,), (batch,), (batch, *self._state)):
             raise ValueError(f"observation, action, return-to-go, time, begin, state: shapes that do not fit, {given}")
         after, acted = np.empty(old.shape), np.empty(previous.shape, np.float32)
-        self._step((observed, to_go, times, previous, begins), self._scaling, *self._model, old, after, acted)
+        self._step((observed, to_go, times, previous, begins), *self._scaling, *self._model, old, after, acted)
         return acted, torch.from_numpy(after)
 
 
-def _plain(array: Array) -> Array:
-    """The array, or a copy where it is read-only or strided, for which Numba would compile the step again."""
-    return array if array.flags.carray else array.copy()
-
-
-def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:
-    """Mean and std of observations; middle and half of actions; scale, interval and bounds of returns-to-go."""
-    limits = scaling.return_range
-    bounds = torch.zeros(0, 2, dtype=torch.float64) if limits is None else limits.bounds
-    numbers = torch.tensor([scaling.return_scale, 1 if limits is None else limits.every], dtype=torch.float64)
-    tensors = scaling.observation_mean, scaling.observation_std, scaling.action_middle, scaling.action_half
-    return *(_copy(tensor.float()) for tensor in tensors), _copy(numbers), _copy(bounds.double())
-
-
-def _packed(mixers: list[StepWeights], blocks: list[Block]) -> tuple[Array, ...]:
+def _packed_blocks(mixers: list[StepWeights], blocks: list[Block]) -> tuple[Array, ...]:
     """Weights (L, in, out) and biases (L, out) of all blocks: values, scores and gates; output; MLP up; MLP down."""
     maps = []
     for mixer, block in zip(mixers, blocks, strict=True):
@@ -123,7 +110,7 @@ def _packed(mixers: list[StepWeights], blocks: list[Block]) -> tuple[Array, ...]
         layers = (part for layer in (mixer.output, up, down) for part in (layer.weight, layer.bias))
         maps.append([mixer.weight, mixer.bias, *layers])
     # Biases are not transposed.
-    return tuple(_copy(torch.stack(parts).transpose(1, -1)) for parts in zip(*maps, strict=True))
+    return tuple(packed(torch.stack(parts).transpose(1, -1)) for parts in zip(*maps, strict=True))
 
 
 def _packed_encoding(own: list[GatedEncoding], count: int, dim: int) -> tuple[Array, ...]:
@@ -151,8 +138,3 @@ def _scale_and_shift(norm: nn.Module, width: int) -> Tensor:
     if isinstance(norm, nn.LayerNorm):
         return torch.stack([norm.weight, norm.bias])
     return torch.stack([torch.ones(width), torch.zeros(width)])
-
-
-def _copy(x: Tensor) -> Array:
-    """A contiguous copy as an array."""
-    return x.detach().clone(memory_format=torch.contiguous_format).numpy()

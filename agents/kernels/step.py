@@ -200,19 +200,17 @@ def _encode(
 
 
 @compiled("contract")
-def _embed(given: tuple[Array, ...], scaling: tuple[Array, ...], embedding: tuple[Array, ...], x: Array) -> None:
+def _embed(
+    given: tuple[Array, ...], scaling: tuple[Array, ...], return_scale: float, embedding: tuple[Array, ...], x: Array
+) -> None:
     """The tokens (E, C) before their layer norm: the step in the model's units (`Scaling.to_model`), embedded."""
     observations, to_go, times, previous, begins = given
-    mean, std, middle, half, numbers, bounds = scaling
+    mean, std, middle, half = scaling
     moments, of_action, of_rest = embedding
     channels = x.shape[1]
     for e in range(len(x)):
         token, moment = x[e][:channels], moments[min(max(times[e], 0), len(moments) - 1)][:channels]
-        wanted = to_go[e]
-        if len(bounds) and math.isfinite(wanted):
-            limits = bounds[min(times[e] // int(numbers[1]), len(bounds) - 1)]
-            wanted = min(max(wanted, limits[0]), limits[1])
-        scaled = np.float32(wanted / numbers[0])
+        scaled = np.float32(to_go[e] / return_scale)
         _add_scaled(scaled, of_rest[0], moment, token)  # type: ignore[arg-type]  # a float32 in compiled code
         for k in range(len(mean)):
             _add_scaled((observations[e, k] - mean[k]) / std[k], of_rest[1 + k], token, token)
@@ -232,6 +230,7 @@ def _add_scaled(a: float, row: Array, x: Array, out: Array) -> None:
 def step(
     given: tuple[Array, ...],
     scaling: tuple[Array, ...],
+    return_scale: float,
     embedding: tuple[Array, ...],
     blocks: tuple[Array, ...],
     norms: Array,
@@ -247,8 +246,8 @@ def step(
     Args:
         given: s_t (E, O), R_t (E,) in float64, t (E,), a_{t-1} (E, A), and bool (E,), True where a sequence begins:
             neither its state nor its a_{t-1} counts.
-        scaling: mean and deviation of observations (O,), middle and half of actions (A,), then in float64 the scale and
-            the interval of returns-to-go (2,) and their bounds (K, 2), K = 0 where there are none.
+        scaling: mean and deviation of observations (O,), middle and half of actions (A,).
+        return_scale: what returns-to-go are divided by.
         embedding: of time with the token's bias (T, C), and weights (A, C) of a_{t-1} and (1 + O, C) of R_t and s_t.
         blocks: weights (L, in, out) and biases (L, out): values, scores and gates; output; MLP up; MLP down.
         norms: (1 + 2 L + 1, 2, C): the embedding's, every block's two, and the trunk's own, which "pre-norm" has.
@@ -268,7 +267,7 @@ def step(
     y, z = np.empty_like(x), np.empty_like(x)
     mixed = np.empty((environments, mix.shape[2]), np.float32)
     hidden = np.empty((environments, up.shape[2]), np.float32)
-    _embed(given, scaling, embedding, x)
+    _embed(given, scaling, return_scale, embedding, x)
     _normalize(x, norms[0], x)
     for layer in range(layers):
         if pre_norm:

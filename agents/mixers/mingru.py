@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..scan.prefix import prefix_scan
 from ..scan.state import STATE_DTYPE, ScanState
 from .base import Mixer, MixerConfig
-from .forms import MinGRUGraph
+from .forms import Linear, Nodes, UnitGraph, beside, layer
 
 
 class MinGRU(Mixer):
@@ -73,3 +73,16 @@ class MinGRU(Mixer):
         with torch.autocast(x.device.type, enabled=False):  # a gate's rounding would add up over the tokens
             gate = self.gate(x.to(self.gate.weight.dtype))
         return gate, self.candidate(x).to(gate.dtype)
+
+
+class MinGRUGraph(UnitGraph):
+    """minGRU; the weights of its gate are negated, so that the sigmoid is of what is kept."""
+
+    def __init__(self, gate: nn.Linear, candidate: nn.Linear) -> None:
+        super().__init__(gate.out_features)
+        self.map = beside(Linear(*(-part for part in layer(gate))), layer(candidate))
+
+    def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
+        of_token = nodes.as_type(nodes.linear(x, self.map), "float64")
+        gate, new = nodes.split(of_token, [self.width] * 2, 1)
+        return new, nodes.add("Sigmoid", gate)

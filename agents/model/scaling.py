@@ -23,11 +23,11 @@ FAR = 1e3
 
 
 class Step(NamedTuple):
-    """One environment step of B environments, as a policy's caller has it: in the environment's units.
+    """One environment step of B environments, as a policy's engine has it: in the environment's units.
 
     Attributes:
         observation: s_t (B, O), float32, without the policy's origin.
-        return_to_go: R_t (B,), float64.
+        return_to_go: R_t (B,), float64, within the policy's `ReturnRange`.
         timestep: t, one for all or int64 (B,).
         previous_action: a_{t-1} as executed, (B, A), float32; None at the first step the state sees.
     """
@@ -53,14 +53,16 @@ class ReturnRange(NamedTuple):
     """
 
     every: int
-    bounds: Tensor
+    bounds: Array
 
-    def clamp(self, return_to_go: Tensor, timestep: int | Tensor) -> Tensor:
-        """Returns-to-go (B,), those that are finite moved into the range of their time step."""
+    def clamp(self, return_to_go: Array, timestep: int | Array) -> Array:
+        """Returns-to-go (B,) moved into the range of their time step; an exported graph has the same formula."""
         last, interval = len(self.bounds) - 1, timestep // self.every
-        row = interval.clamp(max=last) if isinstance(interval, Tensor) else min(interval, last)
-        low, high = self.bounds[row].unbind(-1)
-        return torch.where(return_to_go.isfinite(), return_to_go.maximum(low).minimum(high), return_to_go)
+        low, high = self.bounds[
+            np.minimum(interval, last) if isinstance(interval, np.ndarray) else min(interval, last)
+        ].T
+        clamped: Array = np.minimum(np.maximum(return_to_go, low), high)
+        return clamped
 
 
 def middle_and_half(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,16 +81,26 @@ def middle_and_half(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return middle, torch.where(outside, torch.nextafter(half, torch.zeros_like(half)), half)
 
 
+def far_mean(mean: Tensor, std: Tensor) -> npt.NDArray[np.float64] | None:
+    """The mean (O,) of observations, where float32 would lose digits of a column, as far from zero as it is; or None.
+
+    It is then the `Scaling.origin`.
+    """
+    mean, std = mean.double().cpu(), std.double().cpu()
+    loses = (mean.abs() > FAR * std) & (mean != mean.float())
+    return mean.numpy() if bool(loses.any()) else None
+
+
 @dataclass(frozen=True)
 class Scaling:
-    """How a policy's model sees its environment.
+    """How a model sees its environment: in training, in a policy, in its compiled step and in an exported graph.
 
     Attributes:
-        observation_mean, observation_std: (O,), of the training data.
+        observation_mean, observation_std: (O,), float32, of the training data less the origin.
         return_scale: returns-to-go are divided by it.
         action_middle: (A,), of the environment's actions; the model's 0.
         action_half: (A,), half of their range.
-        return_range: of the training data, in the environment's units; None: returns-to-go are fed as they are.
+        origin: (O,), float64, is subtracted from observations before they become float32; None: nothing is.
     """
 
     observation_mean: Tensor
@@ -96,28 +108,54 @@ class Scaling:
     return_scale: float
     action_middle: Tensor
     action_half: Tensor
-    return_range: ReturnRange | None = None
+    origin: npt.NDArray[np.float64] | None = None
+
+    @staticmethod
+    def of(
+        mean: Tensor,
+        std: Tensor,
+        return_scale: float,
+        action_low: Tensor,
+        action_high: Tensor,
+        origin: npt.NDArray[np.float64] | None = None,
+    ) -> Scaling:
+        """Of the mean and deviation (O,) of raw observations, and bounds (A,) of actions."""
+        if origin is not None:
+            mean = mean - torch.from_numpy(origin).to(mean.device)
+        return Scaling(mean.float(), std.float(), return_scale, *middle_and_half(action_low, action_high), origin)
+
+    @property
+    def action_range(self) -> tuple[Tensor, Tensor]:
+        """The middle and half of the range of actions, (A,) each."""
+        return self.action_middle, self.action_half
+
+    def from_origin(self, observation: Array) -> Array:
+        """Raw observations (B, O) as float32."""
+        return observation if self.origin is None else (observation - self.origin).astype(np.float32)
+
+    def normalized(self, observation: Tensor) -> Tensor:
+        """Observations (..., O) from the origin, normalized."""
+        return (observation - self.observation_mean) / self.observation_std
+
+    def unit_actions(self, action: Tensor) -> Tensor:
+        """Actions (..., A) in the model's units, in which they span [-1, 1]."""
+        return (action - self.action_middle) / self.action_half
+
+    def actions(self, unit: Tensor) -> Tensor:
+        """Actions (..., A) in the environment's units, of the model's."""
+        return self.action_middle + self.action_half * unit
 
     def to_model(self, step: Step) -> ModelStep:
         """A step in the model's units, on its device."""
         device = self.observation_mean.device
         given: Any = (x if x is None or isinstance(x, int) else torch.tensor(x, device=device) for x in step)
-        return self.scale(*given)
-
-    def scale(self, observation: Tensor, to_go: Tensor, timestep: int | Tensor, previous: Tensor | None) -> ModelStep:
-        """As `to_model`, of tensors on its device."""
-        if self.return_range is not None:
-            to_go = self.return_range.clamp(to_go, timestep)
+        observation, to_go, timestep, previous = given
         return (
-            (observation - self.observation_mean) / self.observation_std,
+            self.normalized(observation),
             (to_go / self.return_scale).float(),
             timestep,
-            None if previous is None else (previous - self.action_middle) / self.action_half,
+            None if previous is None else self.unit_actions(previous),
         )
-
-    def from_model(self, action: Tensor) -> Tensor:
-        """Actions (B, A) of the model in the environment's units."""
-        return self.action_middle + self.action_half * action
 
 
 class PlainStep:
@@ -134,7 +172,7 @@ class PlainStep:
         """The actions (B, A), float32, and the new state; `begins` as in `DecisionModel.step`, bool (B,)."""
         started = None if begins is None else torch.tensor(begins, device=self.scaling.observation_mean.device)
         action, state = self.model.step(*self.scaling.to_model(step), state, started)
-        return to_array(self.scaling.from_model(action)), state
+        return to_array(self.scaling.actions(action)), state
 
 
 def to_array(action: Tensor) -> Array:

@@ -1,25 +1,25 @@
-"""The state of a policy between two steps, for each rollout mode.
+"""The rollout modes: what a policy remembers between two steps, and one step of each.
 
 Shape suffixes: B environments, O observation, A action, K steps of context.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..model.scaling import ModelStep
+from ..fast.stepper import Stepper
+from ..model.decision import DecisionModel
+from ..model.scaling import ModelStep, Scaling, Step, to_array
 from ..model.trunk import TrunkState
 from ..scan.rows import State, each
-from .arguments import Arguments
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-CHECK = Arguments()
 StepperState: TypeAlias = TrunkState | Tensor
 
 
@@ -77,25 +77,39 @@ Memory: TypeAlias = Recurrent | Staggered | Window
 MEMORIES: dict[str, type[Memory]] = {"recurrent": Recurrent, "staggered": Staggered, "window": Window}
 
 
-class PolicyState(NamedTuple):
-    """The state of a policy between two steps of B environments, in their units.
+def act_staggered(
+    step: Step, memory: Staggered, stepper: Stepper, half: int, device: torch.device
+) -> tuple[npt.NDArray[np.float32], Staggered]:
+    """Acts with the older state, which the younger replaces every `half` = K / 2 steps; `device` is the states'."""
+    older, younger = memory
+    if isinstance(step.timestep, np.ndarray):
+        turns = step.timestep % half == 0
+        older = where(torch.from_numpy(turns).to(device), younger, older)
+        action, older = stepper.step(step, older, step.begins())
+        return action, Staggered(older, stepper.step(step, younger, turns)[1])
+    fresh = step.timestep > 0 and step.timestep % half == 0
+    if fresh and younger is not None:
+        older = younger
+    action, older = stepper.step(step, older)
+    if fresh:
+        step, younger = step._replace(previous_action=None), stepper.initial_state(len(action))
+    if younger is not None:
+        _, younger = stepper.step(step, younger)
+    return action, Staggered(older, younger)
 
-    Attributes:
-        timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.reset`.
-        return_to_go: remaining target return, float64 (B,); infinite for the maximum achievable one.
-        previous_action: the last returned action, float32 (B, A), or int64 (B,) if discrete; None before the first.
-            Replace it (`state._replace(previous_action=...)`) if a different action was executed.
-        memory: the memory of the rollout mode, on the device of the policy.
-        seeds: int64 (B,), the seeds of a policy with a temperature; None for any other.
-        improves: bool (B,), where a policy with a critic takes the best of its candidates; None for any other.
-    """
 
-    timestep: int | npt.NDArray[np.int64]
-    return_to_go: npt.NDArray[np.float64]
-    previous_action: npt.NDArray[Any] | None
-    memory: Memory
-    seeds: npt.NDArray[np.int64] | None = None
-    improves: npt.NDArray[np.bool_] | None = None
+@torch.no_grad()
+def act_on_window(
+    step: Step, memory: Window, model: DecisionModel, scaling: Scaling
+) -> tuple[npt.NDArray[np.float32], Window]:
+    """Acts with the model on the last K steps."""
+    window, place = memory.push(scaling.to_model(step))
+    # Where all environments are at one step, without the places that are empty yet: less work, and how many there are
+    # does not show in the last bits.
+    seen = step.timestep + 1 if isinstance(step.timestep, int) else None
+    actions, _ = model(*(part[:, :seen] for part in window))
+    newest = actions[torch.arange(len(place), device=place.device), place]
+    return to_array(scaling.actions(newest)), window
 
 
 def where(chosen: Tensor, part: State, other: State) -> State:

@@ -111,7 +111,7 @@ def test_guidance_acts_on_logits_and_a_tree_of_all_terms_is_attention() -> None:
     guided = with_guidance(plain, 2.5)
     observed, rewards = (part[0] for part in steps())
     asked, _ = plain.logits(observed, rewards, plain.initial_state(2, TARGET))
-    expected = guided._estimate(guided._mean_return_estimate, observed)
+    expected = guided._estimated(guided._mean_return, observed)
     usual, _ = plain.logits(observed, rewards, plain.initial_state(2, expected))
     found, _ = guided.logits(observed, rewards, guided.initial_state(2, TARGET))
     np.testing.assert_allclose(found, usual + 2.5 * (asked - usual), rtol=0, atol=1e-5)

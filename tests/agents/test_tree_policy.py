@@ -13,8 +13,6 @@ from aaren_rl.agents import (
     NonFiniteActionError,
     Policy,
     TreeConfig,
-    tree_config,
-    with_softmax_attention,
     with_tree_attention,
 )
 from aaren_rl.evaluate import command as evaluate
@@ -47,13 +45,13 @@ def act(policy: Policy, steps: int) -> np.ndarray:
 @pytest.mark.parametrize("rollout", ["recurrent", "staggered"])
 def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> None:
     planted = load_policy(run, rollout=rollout)
-    assert tree_config(planted) == TreeConfig(0.4, "edh")
-    policy = with_softmax_attention(planted)
+    assert planted.tree == TreeConfig(0.4, "edh")
+    policy = with_tree_attention(planted, None)
     exact = act(policy, 25)
     np.testing.assert_allclose(act(with_tree_attention(planted, TreeConfig(1.0)), 25), exact, rtol=0, atol=1e-6)
     assert np.abs(act(planted, 25) - exact).max() > 1e-6
     np.testing.assert_array_equal(act(planted, 25), act(with_tree_attention(policy, TreeConfig(0.4)), 25))
-    assert tree_config(policy) is None  # what was given stays as it was
+    assert policy.tree is None  # what was given stays as it was
     np.testing.assert_array_equal(act(policy, 25), exact)
 
 

@@ -228,7 +228,7 @@ def test_the_cards_return_is_asked_for_by_default() -> None:
     assert onnx_policy.target_return == TARGET and state.return_to_go.tolist() == [TARGET] * 2
     assert onnx_policy.reset(onnx_policy.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
     able = onnx_policy_of(make_policy(max_return_estimate=True))
-    able.card["target_return"] = "auto"
+    able.target_return = "auto"
     assert able.target_return == "auto" and able.initial_state(2).return_to_go.tolist() == [np.inf] * 2
     assert able.reset(able.initial_state(2, 5.0), [0], "auto").return_to_go.tolist() == [np.inf, 5.0]
     with pytest.raises(UsageError, match="target_return: must be a number or \"auto\", not 'best'"):

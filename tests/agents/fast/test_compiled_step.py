@@ -10,7 +10,7 @@ import torch
 from policies import unit_scaling
 from torch import Tensor
 
-from aaren_rl.agents import AarenRSA, DecisionModel, ModelConfig, NonFiniteActionError, Policy, ReturnRange, kernels
+from aaren_rl.agents import AarenRSA, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
 from aaren_rl.agents.fast.compiled_step import CompiledStep, can_compile
 from aaren_rl.agents.fast.stepper import Stepper, for_rollout
 from aaren_rl.agents.model.scaling import PlainStep, Scaling, Step
@@ -100,11 +100,11 @@ def step_of(x: np.ndarray, timestep: int, previous: np.ndarray | None) -> Step:
 
 
 def test_an_environments_units() -> None:
-    """As `Scaling` has them, returns-to-go on both sides of their range."""
-    model, bounds = make(), torch.tensor([[-1.0, 2.0], [0.0, 0.5]], dtype=torch.float64)
+    """As `Scaling` has them."""
+    model = make()
     middle, half = torch.tensor([0.0, 1.0, -3.0]), torch.tensor([1.0, 0.5, 2.0])
     statistics = torch.linspace(-1, 1, 11), torch.linspace(0.5, 2, 11), 7.0
-    scaling = Scaling(*statistics, middle, half, ReturnRange(3, bounds))
+    scaling = Scaling(*statistics, middle, half)
     steppers = CompiledStep(model, scaling), PlainStep(model, scaling)
     states, rng = [stepper.initial_state(6) for stepper in steppers], np.random.default_rng(0)
     previous, to_go = None, np.array([-9.0, -1.0, 0.1, 0.4, 1.0, 9.0])
