@@ -67,6 +67,7 @@ def make_trainer(mode: FakeTensorMode, data: StepData, agent: str, preset: str, 
     for name, value in vars(data).items():
         if isinstance(value, Tensor):
             setattr(data, name, mode.from_tensor(value))
+    data.normalize_by(data.observation_mean, data.observation_std)
     trainer = Trainer(config, data, action_dim=WIDTHS[1], horizon=1000, on_device=True)
     # The size of a row of episodes is read from what was drawn on the CPU, which has memory elsewhere.
     object.__setattr__(trainer.sampler, "prepare", lambda _: SIZES[config.data.context](config.data))

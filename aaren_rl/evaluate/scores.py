@@ -100,7 +100,7 @@ class Score(Origin):
     attention: str = "softmax"  # for tree attention: how it was computed
     action_error: ActionError | None = None  # on held-out episodes, if measured
     data_returns: dict[str, float] = field(default_factory=dict)
-    guidance: float = 1.0  # W, as in `agents.policy.guidance`
+    guidance: float = 1.0  # W, as in `agents.policy.torch_policy`
     temperature: float | None = None  # for sampling discrete actions; None: no sampling
     candidates: int = 1  # that its critic chose among; 1: its own actions
 

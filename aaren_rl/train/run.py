@@ -17,14 +17,13 @@ from pathlib import Path
 import torch
 import yaml
 
-from ..agents import Policy
 from ..base.errors import CheckpointError
 from ..base.files import is_there, write_text
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
 from ..envs import D4RLTask
 from ..evaluate.scores import MEASURES, Score, above_data, mismatch
 from ..evaluate.tables import format_table
-from ..policies.folder import CARD, load_policy, read_card
+from ..policies.folder import CARD, SavedPolicy, load_policy, read_card
 from ..policies.names import AUTO, SOURCES, return_words
 from ..runs.folder import RunFolder, has_checkpoint, holds_training, read_metrics
 from ..runs.metrics import Metrics
@@ -113,7 +112,7 @@ def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
     return config
 
 
-def read_data(request: Request, plan: Plan, ranks: Ranks) -> tuple[TrainingData, Policy | None]:
+def read_data(request: Request, plan: Plan, ranks: Ranks) -> tuple[TrainingData, SavedPolicy | None]:
     """The data on the device of this process, and the policy to start from."""
     import_registering(request.register)  # the writer has, for the configuration
     device = ranks.device(choose_device(request.device))
@@ -124,7 +123,7 @@ def read_data(request: Request, plan: Plan, ranks: Ranks) -> tuple[TrainingData,
     return data, None if plan.start_from is None else load_policy(plan.start_from)
 
 
-def begin(request: Request, plan: Plan, read: tuple[TrainingData, Policy | None], ranks: Ranks) -> Run:
+def begin(request: Request, plan: Plan, read: tuple[TrainingData, SavedPolicy | None], ranks: Ranks) -> Run:
     """The run before its next gradient step: new weights, those of a policy, or those of its last checkpoint."""
     data, start = read
     task, config = data.task, data.config
@@ -142,7 +141,7 @@ def begin(request: Request, plan: Plan, read: tuple[TrainingData, Policy | None]
     return run
 
 
-def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
+def start_from(trainer: Trainer, policy: SavedPolicy, config: RunConfig) -> None:
     """Initialize the weights, their EMA and the normalization from a policy.
 
     Raises CheckpointError if its model or the sizes of its environment differ.
@@ -156,9 +155,8 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     data, card = trainer.data, policy.card
-    exact = data.observation_mean.dtype
-    data.observation_mean = torch.tensor(card.observation_mean, dtype=exact, device=data.device)
-    data.observation_std = torch.tensor(card.observation_std, dtype=exact, device=data.device)
+    statistics = torch.tensor([card.observation_mean, card.observation_std], dtype=torch.float64, device=data.device)
+    data.normalize_by(*statistics.to(data.observation_mean.dtype))
     for model in (trainer.model, trainer.ema):
         model.load_state_dict(policy.model.state_dict())
 

@@ -234,7 +234,7 @@ class Trainer:
             self.generator.set_state(states["sampler"])
             torch.set_rng_state(states["torch"])
             normalization = states["normalization"].to(self.data.device)
-            self.data.observation_mean, self.data.observation_std = normalization.unbind()
+            self.data.normalize_by(*normalization)
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update = update

@@ -94,5 +94,6 @@ def test_no_shape_depends_on_what_is_drawn(context: str) -> None:
         if isinstance(value, torch.Tensor):
             setattr(data, name, mode.from_tensor(value))
     with mode:
+        data.normalize_by(data.observation_mean, data.observation_std)
         batch = sampler(context, data, 64).sample(generator())
     assert batch.observations.shape[:2].numel() in (60, 64)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...agents.model.scaling import middle_and_half
+from ...agents.model.scaling import Scaling
 from ...base.errors import DataError
 from ...envs.data.storage import MappedArray, allocate, gather, release, row_blocks
 
@@ -96,20 +96,16 @@ class StepData:
         self.statistics = episodes.statistics(rows)
         self.device = torch.device(device)
         self._rows = None if rows is None else torch.from_numpy(rows).to(device)
-        # Subtracted in float64, before float32: see `Policy.origin`.
         self._origin = self.statistics.mean if episodes.is_exact else None
+        self.discrete, self.return_scale = n_actions is not None, return_scale
+        wide = episodes.actions.shape[1] if n_actions is None else n_actions
+        bounds = (torch.tensor(x, dtype=torch.float64, device=device).expand(wide) for x in (action_low, action_high))
+        self._action_low, self._action_high = bounds
         self.observations: Tensor | npt.NDArray[Any] = self._stored(self.from_origin(episodes.observations))
-        self.observation_mean, self.observation_std = (torch.from_numpy(x).to(device) for x in self.statistics[:2])
+        self.normalize_by(*(torch.from_numpy(x).to(device) for x in self.statistics[:2]))
         self.actions = self._stored(episodes.actions)
-        self.discrete = n_actions is not None
         if n_actions is not None:
             self._choices = torch.arange(action_start, action_start + n_actions, device=device)
-        else:
-            low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
-            size = self.actions.shape[1]
-            middle, half = middle_and_half(low.expand(size), high.expand(size))
-            self._action_middle, self._action_half = middle.contiguous(), half.contiguous()
-        self.return_scale = return_scale
         self.episodes = episodes = episodes if chosen is None else episodes.outline(chosen)
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
@@ -148,10 +144,12 @@ class StepData:
 
     def normalized(self, observations: Tensor) -> Tensor:
         """Observations (..., O) of `from_origin`, normalized."""
-        mean, std = self.observation_mean, self.observation_std
-        if self._origin is not None:
-            mean, std = (mean - torch.from_numpy(self._origin).to(mean.device)).float(), std.float()
-        return (observations - mean) / std
+        return self.scaling.normalized(observations)
+
+    def normalize_by(self, mean: Tensor, std: Tensor) -> None:
+        """Normalizes by another mean and deviation (O,) than the data's own, as those of a policy."""
+        self.observation_mean, self.observation_std, bounds = mean, std, (self._action_low, self._action_high)
+        self.scaling = Scaling.of(mean, std, self.return_scale, *bounds, self._origin)
 
     def from_origin(self, observations: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Raw observations (N, O) in float32, for `normalized`."""
@@ -171,7 +169,7 @@ class StepData:
 
     def in_model_units(self, actions: Tensor) -> Tensor:
         """Continuous actions (..., A) in units in which they span [-1, 1]."""
-        return (actions - self._action_middle) / self._action_half
+        return self.scaling.unit_actions(actions)
 
     def filled(self, begins: Tensor, lengths: Tensor, steps: int, size: Tensor | None = None) -> Batch:
         """Pack segments of `lengths` (S,) steps, which start at the steps `begins` (S,), into one row of `steps` steps.
