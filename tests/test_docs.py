@@ -171,7 +171,7 @@ def small(line: str) -> list[str]:
         name += f" {arguments[0]}"
     own = {"torchrun": [sys.executable, "-m", "torch.distributed.run"], "python": [sys.executable]}
     own["scripts/bench"] = [sys.executable, str(ROOT / "scripts" / "bench")]
-    program = own.get(words[0], [str(Path(sys.executable).with_name(words[0]))])
+    program = own.get(words[0]) or [str(Path(sys.executable).with_name(words[0]))]
     return [*program, *words[1:], *([] if "--resume" in words else shlex.split(SMALL.get(name, "")))]
 
 
