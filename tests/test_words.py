@@ -8,7 +8,14 @@ import pytest
 from checkout import ROOT, load_script
 
 words = load_script("check_words")
-PLACES = ("aaren_rl/cli.py", "README.md", "docs/data.md", "scripts/table1", "envs/load/sources.py", "configs/presets.yaml")
+PLACES = (
+    "aaren_rl/cli.py",
+    "README.md",
+    "docs/data.md",
+    "scripts/table1",
+    "envs/load/sources.py",
+    "configs/presets.yaml",
+)
 
 
 def test_every_page_and_program_is_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from odd_environments import ACTIONS, CLOSING, HANGING, KINDS, MAKES, SIZE
 
 from aaren_rl import load_policy, runtime
+from aaren_rl.base.errors import ArgumentError, CheckpointError, NonFiniteActionError, SimulationError
 from aaren_rl.hub import from_pretrained
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.vector import VectorPolicy
@@ -260,13 +261,20 @@ CALLS: dict[str, tuple[list[Any], Callable[[Any, Any], object]]] = {
 }
 
 
+# Beside ValueError, of which ArgumentError is one.
+MORE: dict[str, tuple[type[Exception], ...]] = {
+    **dict.fromkeys(("observation", "reward", "executed", "return to go", "vector, reward"), (NonFiniteActionError,)),
+    "vector, state": (TypeError,),
+}
+
+
 @pytest.mark.parametrize("exported", [False, True], ids=["policy", "onnx_policy"])
 @pytest.mark.parametrize("name", CALLS)
 def test_an_argument(name: str, exported: bool, world: World) -> None:
     policy = load_policy(world.onnx if exported else world.run)
     values, call = CALLS[name]
     for value in [*ODD, *values]:
-        must_be_refused(lambda value=value: call(policy, value))
+        must_be_refused(lambda value=value: call(policy, value), ValueError, *MORE.get(name, ()))
 
 
 ODD_PATHS = [None, 5, "", "a\0b", "x" * 5000, [], "missing", "/", b"x", "\udcff", "/dev/null"]
@@ -280,11 +288,14 @@ LOADED: list[dict[str, Any]] = [
 def test_what_is_loaded(world: World, empty: Path) -> None:
     for path in ODD_PATHS:
         for call in (load_policy, from_pretrained, runtime.load_policy):
-            must_be_refused(lambda call=call, path=path: call(path))
+            must_be_refused(lambda call=call, path=path: call(path), CheckpointError, TypeError)
     for options in LOADED:
-        must_be_refused(lambda options=options: load_policy(world.run, **options).initial_state(1, 1.0))
+        must_be_refused(lambda of=options: load_policy(world.run, **of).initial_state(1, 1.0), CheckpointError)
     for threads in (0, -1, "x", None, 1.5, 10**9):
-        must_be_refused(lambda threads=threads: load_policy(world.onnx, threads=threads))
+        must_be_refused(lambda threads=threads: load_policy(world.onnx, threads=threads), ArgumentError)
+
+
+UNMADE = SimulationError, ArgumentError
 
 
 def test_stable_baselines(world: World) -> None:
@@ -292,12 +303,12 @@ def test_stable_baselines(world: World) -> None:
     made = [("Nothing-v0", 2, 0), ("os:Nothing-v0", 2, 0), ("Good-v0", 0, 0), ("Good-v0", -1, 0), ("Good-v0", 2, -5),
             ("Good-v0", 2, "x"), ("OddMakeRaises-v0", 2, 0), ("OddMakeExit-v0", 2, 0)]  # fmt: skip
     for name, envs, seed in made:
-        must_be_refused(lambda of=(name, envs, seed): make_vec_env(of[0], n_envs=of[1], seed=of[2]))
+        must_be_refused(lambda of=(name, envs, seed): make_vec_env(of[0], n_envs=of[1], seed=of[2]), *UNMADE)
     env = make_vec_env("Good-v0", n_envs=2, seed=0)
     for target in ("best", np.nan, [1.0, 2.0, 3.0]):
-        must_be_refused(lambda target=target: SB3Policy(policy, env, target_return=target))
+        must_be_refused(lambda target=target: SB3Policy(policy, env, target_return=target), ArgumentError)
     first = env.reset()
     odd = [("abc",), (None,), (np.ones((2, SIZE)),), ({"a": np.ones((2, SIZE))},), (first, "x"),
            (first, None, np.ones(3, bool)), (first, None, "yes")]  # fmt: skip
     for arguments in odd:
-        must_be_refused(lambda a=arguments: SB3Policy(policy, env, target_return=1.0).predict(*a))
+        must_be_refused(lambda a=arguments: SB3Policy(policy, env, target_return=1.0).predict(*a), ValueError)
