@@ -19,6 +19,7 @@ from aaren_rl.agents import Attention, DecisionModel
 from aaren_rl.agents.fast.compiled_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.base.errors import NumericsError
+from aaren_rl.base.machine import torch_threads
 from aaren_rl.bench import command as bench
 from aaren_rl.bench import harness
 from aaren_rl.bench import rollout as bench_rollout
@@ -61,9 +62,10 @@ def gives_no_figures(arguments: list[str], error: str, folder: Path, capsys: pyt
 
 
 def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threads, files = torch.get_num_threads(), (tmp_path / "rollout.json", tmp_path / "rollout.svg")
-    assert main([*ROLLOUT, "--json", str(files[0]), "--plot", str(files[1])]) == 0
-    assert torch.get_num_threads() == threads
+    files = tmp_path / "rollout.json", tmp_path / "rollout.svg"
+    with torch_threads(2):
+        assert main([*ROLLOUT, "--json", str(files[0]), "--plot", str(files[1])]) == 0
+        assert torch.get_num_threads() == 2
     result = json.loads(files[0].read_text())
     assert result["machine"]["threads"] == 1 and result["machine"]["torch"] == torch.__version__
     assert (result["width"], result["layers"], result["heads"]) == (16, 1, 2)
