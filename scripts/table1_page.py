@@ -1,4 +1,4 @@
-"""The parts of docs/table1.md and docs/index.md that are made from the results of scripts/table1.
+"""The parts of docs/table1.md that are made from the results of scripts/table1.
 
 A page is written by hand. `<!-- table1: NAME -->` begins a part that is made from results/table1/*.json, and
 `<!-- /table1 -->` ends it.
@@ -56,10 +56,9 @@ def write(docs: Path, grid: Grid) -> int:
         "peers": table1_peers.peers(cells, runs),
         "cost": cost(cells, made),
     }
-    for page in (docs / "table1.md", docs / "index.md"):
-        if page.is_file():
-            text = page.read_text(encoding="utf-8")
-            write_text(page, PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text))
+    page = docs / "table1.md"
+    text = page.read_text(encoding="utf-8")
+    write_text(page, PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text))
     with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
         curves = {"peers": table1_peers.figure(cells, runs)} if runs else {}
         for name, figure in (figures(cells) | curves).items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checkout import ROOT
 
-TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FOUND = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in FOUND if "node_modules" not in page.parts]
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
