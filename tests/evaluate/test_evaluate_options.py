@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import h5py
@@ -71,3 +72,16 @@ def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ):
         code, _, error = run_with(capsys, *arguments)
         assert code == 2 and message in error and "note: " not in error
+
+
+def test_an_empty_environment_is_not_the_policys_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = run_with(capsys, save_run(tmp_path / "run"), "--env-id", "")
+    assert code == 2 and error.startswith("error: --env-id: must not be empty") and error.count("\n") == 1
+
+
+def test_a_score_says_which_weights_it_is_of(trained_run: Path, tmp_path: Path) -> None:
+    asked: list[tuple[list[str], str]] = [([], "ema"), (["--weights", "raw"], "raw")]
+    for options, weights in asked:
+        file = tmp_path / f"{weights}.json"
+        assert evaluate([str(trained_run), "--episodes", "1", "--json", str(file), *options]) == 0
+        assert json.loads(file.read_text())[0]["weights"] == weights
