@@ -10,7 +10,7 @@ from aaren_rl.policies.names import AGENTS, Agent
 
 
 class Fading(Mixer):
-    """A mean of all values so far, older ones by 0.9 less a step."""
+    """A mean of all values so far, in which each step weighs 0.9 times the next."""
 
     constant_state = True
 
