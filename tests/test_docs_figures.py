@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
-from checkout import ROOT
+from checkout import ROOT, load_script
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import docs_charts
@@ -23,7 +24,15 @@ def test_a_drawing_is_for_light_and_dark_pages(file: Path) -> None:
     assert docs_dark.adapt(svg) == svg, "scripts/docs_figures adapts it"
     assert svg.count("prefers-color-scheme: dark") == 1
     width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', svg)[1])
-    assert file.name == "architecture.svg" or width <= 72 * docs_charts.WIDTH + 18, "letters are too small on a phone"
+    assert width <= 72 * docs_charts.WIDTH + 18, "letters are too small on a phone"
+
+
+def test_the_architecture_has_few_boxes_and_no_arrow_upward() -> None:
+    boxes = load_script("docs_figures").rooms()  # raises where a subpackage is in no box, or boxes import each other
+    assert len(boxes) <= 10
+    floors = [name for house, name in nx.topological_sort(boxes) if house == "envs"]
+    assert floors == ["load", "local", "simulation", "data", "tasks"]
+    assert set(boxes.successors(("envs", "tasks"))) == {("aaren_rl", "base")}
 
 
 def test_a_chart_shows_what_was_printed() -> None:
