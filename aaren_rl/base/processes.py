@@ -63,6 +63,28 @@ def start_child(
     return child
 
 
+class Outcome(NamedTuple):
+    """How a child of `run_child` ended: its exit code, None where its time was over, and what it printed."""
+
+    code: int | None
+    said: bytes
+
+
+def run_child(
+    code: str, *arguments: str, seconds: float, flags: Sequence[str] = ("-P",), keeps: str = "stdout"
+) -> Outcome:
+    """Runs a fresh Python for at most so many seconds; `keeps` names the stream to read, "stdout" or "stderr"."""
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, keeps: subprocess.PIPE}
+    child = start_child(code, arguments, flags=flags, **streams)
+    try:
+        said = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return Outcome(None, b"")
+    return Outcome(child.returncode, said[0] or said[1] or b"")
+
+
 def _bound(code: str, listener: str, saves: bool = False) -> str:
     return f"from {__name__} import bind; bind({listener!r}, {saves}, {os.getpid()})\n{code}"
 

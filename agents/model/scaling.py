@@ -13,13 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...base.ranges import FAR
+
 Array: TypeAlias = npt.NDArray[Any]
 # A `Step` in the model's units: the arguments of `DecisionModel.step`, but the state.
 ModelStep: TypeAlias = tuple[Tensor, Tensor, int | Tensor, Tensor | None]
-
-
-# Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation.
-FAR = 1e3
 
 
 class Step(NamedTuple):

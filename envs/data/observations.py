@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...base.ranges import FAR
 from .storage import allocate, blocks
 
 Fill = Callable[[npt.NDArray[Any]], object]  # reads the first rows into an array of them
@@ -13,8 +14,6 @@ Fill = Callable[[npt.NDArray[Any]], object]  # reads the first rows into an arra
 # A column whose spread is below this share of its size, or below the last number, holds rounding noise, not a signal.
 _NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 _LEAST_STD = 1e-12
-# Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation.
-_FAR = 1e3
 _FIRST_ROWS = 65536  # enough to see whether a column of float64 moves
 _AT_ONCE = 8192  # rows of a temporary copy
 
@@ -65,7 +64,7 @@ def _summed(
 
 def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Of each column, (O,), whether it lies so many of its deviations from zero that float32 loses what it is about."""
-    return np.abs(mean) > _FAR * std
+    return np.abs(mean) > FAR * std
 
 
 def read_observations(

@@ -6,7 +6,6 @@ arrays, dtypes and scalars are put together from their bytes by the functions be
 
 import pickle
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import AarenRLError, DataError, one_line
-from ...base.processes import start_child
+from ...base.processes import run_child
 from .arrays import from_columns
 from .episodes import Episodes
 from .hdf5.d4rl import read_hdf5, write_hdf5
@@ -153,20 +152,12 @@ def read_pickle(path: Path, *, max_episode_steps: int | None = None, **limits: A
         raise DataError(f"{path}: does not exist; check the path")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "made.hdf5")
-        arguments = [str(path.absolute()), str(made), str(max_episode_steps or 0)]
-        child = start_child(_CONVERT, arguments, flags=["-P"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            _, said = child.communicate(timeout=_SECONDS + path.stat().st_size // _BYTES_PER_SECOND)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            _, said = child.communicate()
-        if child.returncode:
+        arguments = str(path.absolute()), str(made), str(max_episode_steps or 0)
+        seconds = _SECONDS + path.stat().st_size // _BYTES_PER_SECOND
+        code, said = run_child(_CONVERT, *arguments, seconds=seconds, keeps="stderr")
+        if code != 0:
             told = one_line(said.decode(errors="replace").strip().rpartition("\n")[2], 500)
-            ours = (
-                told
-                if child.returncode == DataError.exit_code and told
-                else "cannot be read: it is damaged; save the data again"
-            )
-            raise DataError(f"{path}: {ours}")
+            ours = told if code == DataError.exit_code else ""
+            raise DataError(f"{path}: {ours or 'cannot be read: it is damaged; save the data again'}")
         episodes = read_hdf5(made, max_episode_steps=max_episode_steps, **limits)
     return replace(episodes, path=str(path), dataset=path.stem)

@@ -1,7 +1,6 @@
 """HDF5 files of unknown origin: what must pass before a number is read or memory is taken."""
 
 import math
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....base.errors import AarenRLError, DataError, one_line
-from ....base.processes import start_child
+from ....base.processes import run_child
 from ..columns import check_size
 from ..download import verify_pin
 from ..storage import MappedArray, release, row_blocks
@@ -86,14 +85,9 @@ def check_file(path: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
-    nothing, did = subprocess.DEVNULL, "crashes"
-    child = start_child(_READ_ALL, [path], flags=["-P"], stdout=nothing, stderr=nothing)
-    try:
-        code = child.wait(_SECONDS + size // _BYTES_PER_SECOND)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        code, did = child.wait(), "does not finish"
+    code, _ = run_child(_READ_ALL, path, seconds=_SECONDS + size // _BYTES_PER_SECOND)
     if code not in (0, 1):  # 1: an error of Python's, which the reader names
+        did = "does not finish" if code is None else "crashes"
         raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; {_FETCH}")
 
 

@@ -4,33 +4,32 @@ import math
 import os
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from ....base.errors import DataError
 from ....base.files import alone, sha256
-from ....base.system import require_memory, sync
-from ...tasks.spaces import Layout, flat_size, is_vector
+from ....base.system import sync
+from ...tasks.spaces import flat_size, is_vector
 from .. import columns
-from ..assemble import fill_observations, width_of
-from ..columns import Column, Tree
+from ..assemble import Limits, Table, assemble
+from ..columns import Tree, columns_of
 from ..download import write_pin
-from ..episodes import Episode, Episodes, join
+from ..episodes import Episodes
 from ..hdf5 import opening
 from ..hdf5.layouts import read_tree
 from ..hdf5.opening import Hdf5Column
-from ..observations import read_observations
 from .remote import cause_of, choose_version, remote_name
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
 _LAYOUT = "Minari's layout"
 _AGAIN = "the dataset is damaged, get it again"
+_FLAGS = ("terminations", "truncations")
+_KEYS = ("rewards", "observations", "actions", *_FLAGS)
 
 
 class MinariData(NamedTuple):
@@ -122,140 +121,72 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     path = folder / "main_data.hdf5"
     opening.check_file(path)
     spec = read_spec(folder / "metadata.json")
-    notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
-    observed, flat = list[_Parts](), spec.layout is None or is_vector(spec.layout)
-    layout = None if flat else spec.layout
-    wanted = (
-        flat_size(spec.layout) if spec.layout is not None and flat else None,
-        None if spec.action_low is None else len(spec.action_low),
+    bounds = (spec.action_low, spec.action_high) if spec.action_low and spec.action_high else (-np.inf, np.inf)
+    limits = Limits(
+        layout=spec.layout,
+        action_dim=None if spec.action_low is None else len(spec.action_low),
+        action_low=bounds[0],
+        action_high=bounds[1],
+        n_actions=spec.n_actions,
+        action_start=spec.action_start,
+        clip_actions=clip_actions,
     )
-    discrete = None if spec.action_low is None and spec.n_actions is None else spec.n_actions is not None
     with opening.open_hdf5(path) as file:
         # No bar for what takes less than a second.
-        every = range(len(file))
-        for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
-            parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT))
-            claimed = columns.check_size(parts.columns, path, claimed)
-            _check_parts(parts, wanted, discrete, flat)
-            episode, has_end = _read_episode(parts)
-            read.append(episode)
-            observed.append(parts)
-            ended.append(has_end)
-            if e == 0:
-                discrete = columns.is_discrete(parts.actions)
-                wanted = found = width_of(parts.observations, layout), 1 if discrete else episode.actions.shape[1]
-                require_memory(4 * spec.total_steps * (sum(found) + 1), str(path), "use a smaller dataset")
-        if (total := sum(map(len, read))) != spec.total_steps:
-            raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
-        observations = _observations(observed, layout)
-    if not ended.pop():
-        notes.append(f"dropped {len(read.pop()):,} steps of an unfinished last episode")
-    if not read:
-        raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
+        numbers = tqdm(range(len(file)), dataset_id, unit="episode", delay=1, leave=False, disable=not progress)
+        tables = [_table(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT)) for e in numbers]
+        columns.check_size(
+            (column for table in tables for tree in table.columns.values() for column in columns_of(tree)), path
+        )
+        marked = [_with_flags(table) for table in tables]
+        tables, ended = [table for table, _ in marked], [has_end for _, has_end in marked]
+        unfinished = [] if ended.pop() else [tables.pop()]
+        if not tables:
+            raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
+        for table in tables:
+            _check_widths(table, limits)
+        labels: dict[str, Any] = {"dataset": dataset_id, "source": "minari", "env_id": spec.env_id}
+        fields = assemble(tables, limits, path=str(path), file=path, way_out=_AGAIN, one_each=True, **labels)
+        dropped = sum(_steps(table) for table in unfinished)
+    if (total := len(fields["rewards"]) + dropped) != spec.total_steps:
+        raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
+    notes = [*spec.notes]
+    if unfinished:
+        notes.append(f"dropped {dropped:,} steps of an unfinished last episode")
     if n_open := ended.count(False):  # it ended where the next one began
         notes.append(f"treated {n_open:,} episodes without a mark at their end as truncated")
-    episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
-    episodes = replace(episodes, observations=observations[: episodes.n_steps], layout=layout)
-    if spec.n_actions is not None:
-        columns.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)
-    if spec.action_low is not None and spec.action_high is not None:
-        bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        columns.hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
-    return MinariData(replace(episodes, notes=tuple(notes)), spec)
+    fields |= {"layout": spec.unflat, "notes": (*notes, *fields["notes"])}
+    return MinariData(Episodes(**fields), spec)
 
 
-class _Parts(NamedTuple):
-    """The arrays of an episode."""
-
-    rewards: Column
-    observations: Tree
-    actions: Column
-    terminations: Column
-    truncations: Column
-
-    @property
-    def columns(self) -> list[Column]:
-        return [self.rewards, *columns.columns_of(self.observations), *self[2:]]
-
-
-def _parts(group: h5py.Group) -> _Parts:
-    found: dict[str, Any] = {}
-    for key in _Parts._fields:
+def _table(group: h5py.Group) -> Table:
+    """The arrays of an episode; DataError: one is missing, a link or not of numbers."""
+    found: dict[str, Tree] = {}
+    for key in _KEYS:
         if key == "observations" and group.get(key, getclass=True) is h5py.Group:  # a dict or a tuple of arrays
             found[key] = read_tree(group, key)
         else:
             found[key] = Hdf5Column(opening.plain_entry(group, key, h5py.Dataset, _LAYOUT))
-    return _Parts(**found)
+    return Table(opening.place_of(group), found)
 
 
-def _check_parts(parts: _Parts, sizes: tuple[int | None, int | None], discrete: bool | None, flat: bool) -> None:
-    """All checks of the arrays of an episode but those of their numbers; None: actions may be of either kind."""
-    rewards, actions = parts.rewards, parts.actions
-    steps = math.prod(rewards.shape)
-    if not steps:
-        columns.wrong_shape(rewards, 0, "nothing")
-    for column in (rewards, parts.terminations, parts.truncations):
-        if column.shape[:1] != (steps,) or not columns.is_vector(column):
-            columns.wrong_shape(column, steps, f"({steps},)")
-    _check_actions(actions, steps, sizes[1], discrete)
-    # The last of T + 1 observations is not read, so T serve as well.
-    observed, rows = columns.columns_of(parts.observations), (steps + 1, steps)
-    if flat and len(observed) == 1:
-        _check_rows(observed[0], steps, rows, sizes[0])
-    for column in observed:
-        if column.shape[:1] not in ((steps,), (steps + 1,)):
-            columns.wrong_shape(column, steps, f"({steps + 1}, ...)")
+def _steps(table: Table) -> int:
+    return math.prod(columns_of(table.columns["rewards"])[0].shape)
 
 
-def _check_actions(actions: Column, steps: int, size: int | None, discrete: bool | None) -> None:
-    if discrete is not None:
-        columns.check_kind(actions, discrete)
-    if columns.is_discrete(actions):
-        if len(actions.shape) and actions.shape[0] != steps:
-            columns.wrong_shape(actions, steps, f"({steps},)")
-    elif len(actions.shape) < 3 or actions.shape[0] != steps or size not in (None, math.prod(actions.shape[1:])):
-        _check_rows(actions, steps, (steps,), size)
+def _with_flags(table: Table) -> tuple[Table, bool]:
+    """An episode with its flags in memory, and whether one of them marks its end."""
+    flags = {key: columns.read_flags(columns_of(table.columns[key])[0]) for key in _FLAGS}
+    read = {key: columns.ArrayColumn(f"{table.place}/{key}", flag) for key, flag in flags.items()}
+    return table._replace(columns={**table.columns, **read}), any(flag[-1:].any() for flag in flags.values())
 
 
-def _check_rows(column: Column, steps: int, rows: tuple[int, ...], size: int | None) -> None:
-    wanted = "any number" if size is None else size
-    fits = len(column.shape) == 2 and column.shape[0] in rows and size in (None, column.shape[1]) and column.shape[1]
-    if not fits:
-        columns.wrong_shape(column, steps, f"({rows[0]}, {wanted})")
-
-
-def _observations(episodes: list[_Parts], layout: Layout | None) -> npt.NDArray[Any]:
-    """The observations of episodes but their last, one episode after another, (N, O)."""
-    lengths = [episode.rewards.shape[0] for episode in episodes]
-
-    def fill(out: npt.NDArray[Any]) -> None:
-        start = 0
-        for parts, steps in zip(episodes, lengths, strict=True):
-            if len(rows := out[start : start + steps]):
-                place = parts.rewards.place.replace("rewards", "observations")
-                fill_observations(parts.observations, layout, place, rows)
-            start += steps
-
-    stored = {column.dtype for parts in episodes for column in columns.columns_of(parts.observations)}
-    shape = sum(lengths), width_of(episodes[0].observations, layout)
-    return read_observations(fill, shape, np.result_type(*stored))
-
-
-def _read_episode(parts: _Parts) -> tuple[Episode, bool]:
-    """An episode without its observations, and whether there is a mark at its end."""
-    rewards, actions = parts.rewards, parts.actions
-    steps = rewards.shape[0]
-    acted: Any
-    if columns.is_discrete(actions):
-        acted = actions.values().reshape(-1).astype(np.int64)
-    else:
-        acted = columns.read_finite(actions, np.empty((steps, math.prod(actions.shape[1:])), np.float32))
-    terminated, truncated = map(columns.read_flags, (parts.terminations, parts.truncations))
-    if (early := np.flatnonzero((terminated | truncated)[:-1])).size:
-        raise DataError(
-            f"{rewards.place.removesuffix('/rewards')} has its end marked at step {early[0]}, before its last step "
-            f"{steps - 1}; split the episode there"
-        )
-    observed = np.empty((steps, 0), np.float32)
-    read = columns.read_finite(rewards, np.empty(steps, np.float32))
-    return Episode(observed, acted, read, bool(terminated[-1])), bool(terminated[-1] or truncated[-1])
+def _check_widths(table: Table, limits: Limits) -> None:
+    """Raises DataError where observations or actions are not as wide as the dataset's own spaces."""
+    steps, layout = _steps(table), limits.layout
+    wanted = {"actions": limits.action_dim}
+    wanted |= {"observations": None if layout is None or not is_vector(layout) else flat_size(layout)}
+    for key, size in wanted.items():
+        for column in columns_of(table.columns[key]) if size is not None else ():
+            if math.prod(column.shape[1:]) != size:
+                columns.wrong_shape(column, steps, f"({steps}, {size})")

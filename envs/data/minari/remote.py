@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from itertools import islice
 from typing import Any
 
 from ....base.errors import DataError, one_line
-from ....base.processes import start_child
+from ....base.processes import run_child
 from .spec import check_minari_id, minari_dataset_dir, split_version
 
 _ASK = f"import sys; from {__name__} import print_answer; print_answer(sys.argv[1])"
@@ -83,18 +82,13 @@ def _name(dataset_id: str) -> str:
 
 def _ask(name: str, seconds: float) -> dict[str, Any]:
     """The answer of `print_answer`, or an error."""
-    flags = ["-P", "-W", "ignore"]
-    child = start_child(_ASK, [name], flags=flags, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        printed, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
+    code, printed = run_child(_ASK, name, seconds=seconds, flags=("-P", "-W", "ignore"))
+    if code is None:
         return {"error": f"it did not answer within {seconds:g} seconds"}
     try:
         answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
     except (ValueError, IndexError):
-        return {"error": f"minari's client ended with code {child.returncode}"}
+        return {"error": f"minari's client ended with code {code}"}
     return answer
 
 

@@ -137,7 +137,7 @@ def test_who_remembers_the_cue_is_right_at_any_length(workers):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_fresh_process_makes_it_before_its_data_are_read(name):
     code = f"from aaren_rl.envs import get_task, make_env; print(make_env(get_task({name!r}).env_id).spec.id)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{get_task(name).env_id}\n"
 
 
@@ -148,7 +148,7 @@ def test_the_data_of_every_task_have_a_maker():
 def test_gymnasium_makes_it_by_the_module_that_registers():
     made = "gymnasium.make('aaren_rl.envs.tasks.memory:aaren_rl/TMaze-v0', length=5)"
     code = f"import gymnasium; env = {made}; print(env.spec.id)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "aaren_rl/TMaze-v0\n"
     with pytest.raises(ValueError, match="at least 2, not 1"):
         gym.make("aaren_rl/TMaze-v0", length=1)
