@@ -143,8 +143,9 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         unfinished = [] if ended.pop() else [tables.pop()]
         if not tables:
             raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
+        (first,) = columns_of(tables[0].columns["actions"])
         for table in tables:
-            _check_widths(table, limits)
+            _check_widths(table, limits, discrete=columns.is_discrete(first))
         labels: dict[str, Any] = {"dataset": dataset_id, "source": "minari", "env_id": spec.env_id}
         fields = assemble(tables, limits, path=str(path), file=path, way_out=_AGAIN, one_each=True, **labels)
         dropped = sum(_steps(table) for table in unfinished)
@@ -181,8 +182,8 @@ def _with_flags(table: Table) -> tuple[Table, bool]:
     return table._replace(columns={**table.columns, **read}), any(flag[-1:].any() for flag in flags.values())
 
 
-def _check_widths(table: Table, limits: Limits) -> None:
-    """Raises DataError where observations or actions are not as wide as the dataset's own spaces."""
+def _check_widths(table: Table, limits: Limits, *, discrete: bool) -> None:
+    """Raises DataError where observations or actions are of another kind or width than the dataset's own spaces."""
     steps, layout = _steps(table), limits.layout
     wanted = {"actions": limits.action_dim}
     wanted |= {"observations": None if layout is None or not is_vector(layout) else flat_size(layout)}
@@ -190,3 +191,4 @@ def _check_widths(table: Table, limits: Limits) -> None:
         for column in columns_of(table.columns[key]) if size is not None else ():
             if math.prod(column.shape[1:]) != size:
                 columns.wrong_shape(column, steps, f"({steps}, {size})")
+    columns.check_kind(columns_of(table.columns["actions"])[0], discrete)
