@@ -98,9 +98,12 @@ class StepData:
         self._rows = None if rows is None else torch.from_numpy(rows).to(device)
         self._origin = self.statistics.mean if episodes.is_exact else None
         self.discrete, self.return_scale = n_actions is not None, return_scale
-        wide = episodes.actions.shape[1] if n_actions is None else n_actions
-        bounds = (torch.tensor(x, dtype=torch.float64, device=device).expand(wide) for x in (action_low, action_high))
-        self._action_low, self._action_high = bounds
+        wide, bounds = episodes.actions.shape[1:], (action_low, action_high)
+        if n_actions is not None:  # which have none: one-hot vectors are as they are
+            wide, bounds = (n_actions,), (-1.0, 1.0)
+        self._action_low, self._action_high = (
+            torch.tensor(bound, dtype=torch.float64, device=device).expand(wide) for bound in bounds
+        )
         self.observations: Tensor | npt.NDArray[Any] = self._stored(self.from_origin(episodes.observations))
         self.normalize_by(*(torch.from_numpy(x).to(device) for x in self.statistics[:2]))
         self.actions = self._stored(episodes.actions)
