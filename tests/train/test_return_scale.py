@@ -1,11 +1,15 @@
-"""The return scale that is chosen from the data, and returns in words."""
+"""The data of a run: the return scale that is chosen from them, returns in words, and what is trained on."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from aaren_rl.envs import Episodes
+from aaren_rl.envs import Episodes, load_episodes
+from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.policies.names import return_words
-from aaren_rl.train.data.load import choose_return_scale
+from aaren_rl.train.data.load import choose_return_scale, load_data
 from aaren_rl.train.settings import make_config
 
 RNG = np.random.default_rng(0)
@@ -69,3 +73,16 @@ def test_the_scale_of_the_tables_tasks_is_fixed() -> None:
 )
 def test_returns_in_words_have_digits_that_mean_something(value: float, words: str) -> None:
     assert return_words(value) == words
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_held_out_episodes_are_not_trained_on(hopper_file: Path, fraction: float) -> None:
+    given = {"env": "hopper-medium", "source": str(hopper_file), "held_out": 0.3, "best_fraction": fraction}
+    read = load_data(make_config(given), str(hopper_file), torch.device("cpu"), memory_map=False, resumed=False)
+    every = load_episodes("hopper-medium", str(hopper_file)).returns
+    kept = held_out(len(every), 0.3, 0)
+    others = np.delete(every, kept)
+    assert read.held_out is not None and np.array_equal(read.held_out.episodes.returns, every[kept])
+    least = np.sort(others)[-len(read.steps.episodes)]
+    assert np.array_equal(read.steps.episodes.returns, others[others >= least])
+    assert len(read.steps.episodes) == pytest.approx(fraction * len(others), abs=1)
