@@ -5,6 +5,7 @@ To the bit, but where rows of whole episodes are padded to the longest of a grou
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from aaren_rl.envs import Episodes
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.group import Group
+from aaren_rl.train.seeds import _stepper
 from aaren_rl.train.settings import make_config
 from aaren_rl.train.trainer import Trainer
 
@@ -120,6 +122,31 @@ def test_a_group_goes_on_where_its_seeds_were_saved_and_without_one_of_them() ->
     same(steps(alone[:1], None, 4), steps(together[:1], None, 4))  # a trainer that leaves the group trains alone
     for one, other in zip(alone, [together[0], *rest], strict=True):
         same(saved(one), saved(other))
+
+
+def test_who_leaves_a_group_takes_the_rates_of_its_own_steps() -> None:
+    """Rates on the device are counted by who takes the steps."""
+    alone, together = (every("decision-aaren", "tbptt", on_device=True) for _ in range(2))
+    runs: Any = [SimpleNamespace(trainer=one) for one in together]
+    whole = _stepper(runs)
+    steps(alone, None, UPDATES)
+    for _ in range(UPDATES):
+        whole()
+    rest = _stepper(runs[:1])
+    for _ in range(3):
+        expected = torch.stack(alone[0].step())
+        torch.testing.assert_close(rest()[0], expected, rtol=1e-5, atol=1e-6)
+    assert alone[0].optimizers.learning_rate == together[0].optimizers.learning_rate
+
+
+def test_a_row_that_is_padded_holds_what_it_does_without() -> None:
+    data = StepData(episodes(0), 10.0)
+    begins, lengths = data.first[:3], data.lengths[:3]
+    size = int(lengths.sum())
+    exact, padded = (data.filled(begins, lengths, steps, torch.tensor(size)) for steps in (size, size + 500))
+    assert exact.mask.all() and padded.mask.sum() == size
+    for name in ("observations", "actions", "returns_to_go", "timesteps", "starts"):
+        assert torch.equal(getattr(padded, name)[:, :size], getattr(exact, name))
 
 
 @pytest.mark.parametrize("on_device", [False, True])
