@@ -187,11 +187,8 @@ def _check(part: _Part, limits: Limits, one_each: bool) -> None:
     numbers = math.prod(actions.shape[1:])
     if len(actions.shape) == 1 and not is_discrete(actions) and limits.action_dim not in (None, 1):
         wrong_shape(actions, steps, f"({steps}, {limits.action_dim})")
-    if (
-        actions.shape[:1] != (steps,)
-        or numbers not in (max(actions.shape[1:], default=1), limits.action_dim)
-        or not numbers
-    ):
+    fits = numbers in (max(actions.shape[1:], default=1), limits.action_dim)
+    if actions.shape[:1] != (steps,) or not numbers or not fits:
         wrong_shape(actions, steps, f"({steps}, any number)")
     if not (observed := columns_of(part.observations)):
         raise DataError(f"{part.place}: observations hold no numbers; {reading.CONVERT}")

@@ -140,6 +140,17 @@ def test_metadata_that_do_not_fit(data, changes, shown):
     refused(shown)
 
 
+def test_actions_with_two_axes_are_flattened(data):
+    plain = read_minari(ID).episodes.actions
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        for group in file.values():
+            replaced("actions", lambda values: np.stack([values, values / 2], axis=2))(group)
+    bounds = [[[side] * 2] * 3 for side in (-1, 1)]
+    with sets.metadata(data) as values:
+        values.update(described("action", type="Box", shape=[3, 2], low=bounds[0], high=bounds[1]))
+    np.testing.assert_array_equal(read_minari(ID).episodes.actions, np.stack([plain, plain / 2], axis=2).reshape(-1, 6))
+
+
 @pytest.mark.faults(10)
 def test_10_an_unfinished_episode(data):
     n_steps = read_minari(ID).episodes.n_steps
