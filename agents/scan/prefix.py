@@ -150,10 +150,14 @@ def _parallel(
     log_decay: Tensor | None,
 ) -> tuple[Tensor, ScanState]:
     """By one of PARALLEL: all prefixes from no state on, and what the state adds to those of its sequence."""
-    leaves = make_leaves(scores, values, mask)
     segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
-    # Sums of decays are differences of larger ones.
-    decay = None if log_decay is None else log_decay.to(STATE_DTYPE)
+    decay = None
+    if log_decay is not None:
+        # A sum of decays is one of all sequences in a row, so NaN goes to the score, which stays in its own.
+        ill = log_decay.isnan()
+        scores = scores + torch.where(ill, log_decay, 0.0).to(scores.dtype)
+        decay = log_decay.masked_fill(ill, 0.0).to(STATE_DTYPE)  # sums of decays are differences of larger ones
+    leaves = make_leaves(scores, values, mask)
     prefixes, *_ = PARALLEL[method](Stretches(leaves, segments, decay))
     # Copies: a view would keep every prefix in memory, and in a saved file.
     last = ScanState(prefixes.m[..., -1].clone(), prefixes.u[..., -1].clone(), prefixes.w[..., -1, :].clone())

@@ -117,7 +117,7 @@ def test_masks_and_starts_broadcast(method: str, shape: tuple[int, ...]) -> None
     check(partial(prefix_scan, method=method), *inputs, mask=draws < 0.8, starts=draws < 0.1)
 
 
-@pytest.mark.parametrize("where", ["score", "value"])
+@pytest.mark.parametrize("where", ["score", "value", "decay"])
 @pytest.mark.parametrize("method", METHODS)
 def test_nan_stays_in_its_sequence(method: str, where: str) -> None:
     """The others' outputs, and gradients, are those of a row without it; the ill sequence crosses a block's border."""
@@ -125,9 +125,11 @@ def test_nan_stays_in_its_sequence(method: str, where: str) -> None:
     both = []
     for number in (0.0, torch.nan):
         scores, values = random_inputs(150)
-        {"score": scores, "value": values}[where][0, 70] += number
+        decay = -torch.rand(2, 150, generator=torch.Generator().manual_seed(2))
+        {"score": scores, "value": values, "decay": decay}[where][0, 70] += number
         leaves = [scores.requires_grad_(), values.requires_grad_()]
-        outputs, state = prefix_scan(*leaves, method=method, starts=starts)
+        faded = {"log_decay": decay} if where == "decay" else {}
+        outputs, state = prefix_scan(*leaves, method=method, starts=starts, **faded)
         gradients = torch.autograd.grad(outputs, leaves, outputs.detach())  # NaN where the outputs are
         both.append((outputs.detach(), *gradients, *state))
     clean, ill = both
