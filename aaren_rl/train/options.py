@@ -12,7 +12,7 @@ from typing import Any
 from ..base.ranges import COUNT, SEED, THREADS, Range
 from ..cli import Parser, Switch
 from ..policies.names import AGENTS, AUTO
-from .config import SECTIONS, SETTINGS, RunConfig
+from .config import SECTIONS, SETTINGS, RunConfig, help_of
 from .settings import RUN, Request, presets
 
 # Settings that --help lists.
@@ -75,11 +75,11 @@ def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -
     groups = {name: parser if defaults is None else parser.add_argument_group(name) for name in SECTIONS}
     hints = {name: typing.get_type_hints(cls) for name, cls in SECTIONS.items()}
     for name, (section, item) in SETTINGS.items():
-        text = item.metadata["help"] if defaults is not None or name in SHOWN else argparse.SUPPRESS
+        text = help_of(item) if defaults is not None or name in SHOWN else argparse.SUPPRESS
         if defaults is not None:
             text += f" [{getattr(getattr(defaults, section), name)}]"
         hint = hints[section][name]
-        options = _typed(typing.get_args(hint) or (hint,), item.metadata["limits"])
+        options = _typed(typing.get_args(hint) or (hint,), item.metadata.get("limits"))
         flags = ["--from"] if name == "start_from" else []  # names that cannot be Python fields
         flags.append(f"--{name.replace('_', '-')}")
         groups[section].add_argument(*flags, dest=name, help=text, default=argparse.SUPPRESS, **options)

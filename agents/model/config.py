@@ -1,4 +1,4 @@
-"""What decides a decision model's shape, without torch: a command line is made from it."""
+"""What decides a decision model's shape, without torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides the model's shape; stored with its weights. Fields with a help are settings of a run.
+    """Everything that decides the model's shape; stored with its weights.
 
     Attributes:
         observation_dim, action_dim: O and A.
         mixer: a name in MIXERS.
-        width, layers, heads, dropout, forget_gate: see their helps; `heads` must divide `width`.
+        width: C, channels of a token.
+        layers: number of blocks.
+        heads: of every mixer; must divide `width`.
+        dropout: probability.
+        forget_gate: of Aaren: every token fades those before it, by a gate per head.
         max_timestep: rows of the timestep embedding, if there is one; later steps use the last row.
         rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, see `parse_counts` and `RemConfig`.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
@@ -39,40 +43,27 @@ class ModelConfig:
     observation_dim: int = field(metadata={"limits": COUNT})
     action_dim: int = field(metadata={"limits": COUNT})
     mixer: str = "aaren"
-    width: int = setting(128, "channels of a token", COUNT)
-    layers: int = setting(3, "number of blocks", COUNT)
-    heads: int = setting(4, "heads of a mixer", COUNT)
-    dropout: float = setting(0.1, "dropout probability", BELOW_1)
-    forget_gate: bool = setting(False, "of Aaren: every token fades those before it, by a gate per head")
+    width: int = setting(128, limits=COUNT)
+    layers: int = setting(3, limits=COUNT)
+    heads: int = setting(4, limits=COUNT)
+    dropout: float = setting(0.1, limits=BELOW_1)
+    forget_gate: bool = False
     max_timestep: int = setting(1000, limits=COUNT)
-    rem_counts: str = setting(
-        "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
-    )
-    rem_dilation: int = setting(2, "dilation of k4 to k6, in environment steps", Range(1, DILATION))
-    rem_max_power: int | None = setting(
-        None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)", COUNT_FROM_0
-    )
-    rem_gate: float = setting(0.0, "mu before training; sigmoid(mu) is the encoding's share", Range(-3, 3))
+    rem_counts: str = "auto"
+    rem_dilation: int = setting(2, limits=Range(1, DILATION))
+    rem_max_power: int | None = setting(None, limits=COUNT_FROM_0)
+    rem_gate: float = setting(0.0, limits=Range(-3, 3))
     block: str = "post-norm"
     activation: str = "gelu"
-    timestep_embedding: bool = setting(True, "tell the model the time step")
-    timestep_std: float = setting(0.02, "deviation of the time steps' embedding before training", Range(0, 10))
+    timestep_embedding: bool = True
+    timestep_std: float = setting(0.02, limits=Range(0, 10))
     return_conditioned: bool = True
-    tree_budget: float = setting(0.5, "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact", Range(0, 1))
-    tree_sampler: str = setting("edh", "tree-attention sampler, as in evaluate")
-    max_return_estimate: bool = setting(
-        False,
-        "also train an estimator of the maximum achievable return (0.995 expectile), for --target-return auto",
-    )
-    mean_return_estimate: bool = setting(
-        False, "also train an estimator of the expected return-to-go, for evaluate --guidance"
-    )
-    critic: bool = setting(
-        False, "also train a critic, which chooses among candidate actions where the best is asked for"
-    )
-    tokens_per_step: int = setting(
-        1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)", Range(1, 3)
-    )
+    tree_budget: float = setting(0.5, limits=Range(0, 1))
+    tree_sampler: str = "edh"
+    max_return_estimate: bool = False
+    mean_return_estimate: bool = False
+    critic: bool = False
+    tokens_per_step: int = setting(1, limits=Range(1, 3))
     discrete: bool = False
 
     def __post_init__(self) -> None:

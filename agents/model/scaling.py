@@ -56,10 +56,12 @@ class ReturnRange(NamedTuple):
     def clamp(self, return_to_go: Array, timestep: int | Array) -> Array:
         """Returns-to-go (B,) moved into the range of their time step; an exported graph has the same formula."""
         last, interval = len(self.bounds) - 1, timestep // self.every
-        low, high = self.bounds[
-            np.minimum(interval, last) if isinstance(interval, np.ndarray) else min(interval, last)
-        ].T
-        clamped: Array = np.minimum(np.maximum(return_to_go, low), high)
+        if isinstance(interval, int):  # a slice: operations on arrays are faster than on an array and a number
+            row: Any = slice(min(interval, last), min(interval, last) + 1)
+        else:
+            row = np.minimum(interval, last)
+        pair = self.bounds[row]
+        clamped: Array = np.minimum(np.maximum(return_to_go, pair[:, 0]), pair[:, 1])
         return clamped
 
 

@@ -221,12 +221,11 @@ class BasePolicy(ABC):
             observation = self.flatten(observation, self.observation_dtype)
         observed = check.array("observation", observation, self.observation_dtype, (batch, self.sizes[0]))
         rewards = check.array("reward", reward, np.float64, (batch,))
-        to_go = state.return_to_go - rewards if np.isfinite(rewards).all() else np.full(batch, np.nan)
-        # One sum is faster than a look at every number, and finite where they are.
-        if not math.isfinite(np.add.reduce(to_go)) and not self._can_follow(to_go):
+        to_go = state.return_to_go - rewards if _finite(rewards) else np.full(batch, np.nan)
+        if not (_finite(to_go) or self._can_follow(to_go)):
             raise NonFiniteActionError(self._blame(observed, rewards, state))
         out, memory = self._act(observed, to_go, state)
-        if not np.isfinite(out).all():
+        if not _finite(out):
             raise NonFiniteActionError(self._blame(observed, rewards, state, out))
         action: npt.NDArray[Any] = out
         if self.discrete:
@@ -288,6 +287,11 @@ class BasePolicy(ABC):
         self, observed: npt.NDArray[Any], to_go: npt.NDArray[np.float64], state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], Any]:
         """Actions (B, A), or logits (B, n), of observations (B, O) and returns-to-go (B,), and the memory after it."""
+
+
+def _finite(array: npt.NDArray[Any]) -> bool:
+    """Whether all numbers are finite: if their sum is, which is found faster."""
+    return math.isfinite(np.add.reduce(array, None)) or bool(np.isfinite(array).all())
 
 
 def _replaced(values: npt.NDArray[Any], index: npt.NDArray[np.int64], new: Any) -> npt.NDArray[Any]:  # noqa: ANN401

@@ -204,15 +204,17 @@ class Policy(BasePolicy):
             to_go = np.where(np.isposinf(to_go), self._estimated(self._max_return, observed), to_go)
         if self.discrete and previous is not None:
             previous = one_hot(previous, self.action_start, self.sizes[1])
-        step = Step(observed, to_go, state.timestep, previous)
+        step = Step(observed, self._fed(to_go, state.timestep), state.timestep, previous)
         out, memory = (self._run if self._mean_return is None else self._run_guided)(step, state.memory)
         if self._choice is not None and state.improves is not None and state.improves.any():
             out = self._choice(observed, out, state.improves)
         return out, memory
 
+    def _fed(self, to_go: npt.NDArray[np.float64], timestep: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Returns-to-go (B,) within those of the training data."""
+        return to_go if self.return_range is None else self.return_range.clamp(to_go, timestep)
+
     def _run(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
-        if self.return_range is not None:
-            step = step._replace(return_to_go=self.return_range.clamp(step.return_to_go, step.timestep))
         if isinstance(memory, Window):
             return act_on_window(step, memory, self.model, self.scaling)
         if isinstance(memory, Staggered):
@@ -222,7 +224,7 @@ class Policy(BasePolicy):
 
     def _run_guided(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
         assert self._mean_return is not None
-        asked = step.return_to_go, self._estimated(self._mean_return, step.observation)
+        asked = step.return_to_go, self._fed(self._estimated(self._mean_return, step.observation), step.timestep)
         parts: Any = step
         twice: Any = (x if x is None or isinstance(x, int) else np.concatenate([x, x]) for x in parts)
         both, memory = self._run(Step(*twice)._replace(return_to_go=np.concatenate(asked)), memory)
