@@ -75,7 +75,7 @@ def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -
     groups = {name: parser if defaults is None else parser.add_argument_group(name) for name in SECTIONS}
     hints = {name: typing.get_type_hints(cls) for name, cls in SECTIONS.items()}
     for name, (section, item) in SETTINGS.items():
-        text = help_of(item) if defaults is not None or name in SHOWN else argparse.SUPPRESS
+        text = str(help_of(item)) if defaults is not None or name in SHOWN else argparse.SUPPRESS
         if defaults is not None:
             text += f" [{getattr(getattr(defaults, section), name)}]"
         hint = hints[section][name]
