@@ -46,8 +46,6 @@ class PolicyState(NamedTuple):
 class BasePolicy(ABC):
     """A policy acts in B environments at once, one call per step. A subclass is an engine: it computes the action.
 
-    Numbers of a caller are arrays, or whatever numpy or torch converts to them.
-
     Attributes:
         rollout: "recurrent", "staggered" or "window".
         context_length: K of "staggered" and "window", in steps.

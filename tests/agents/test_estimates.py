@@ -147,7 +147,9 @@ def test_environments_begin_when_they_like(rollout: str) -> None:
 
 def test_without_guidance_it_is_the_policy_and_a_copy_keeps_it() -> None:
     policy = make()
-    assert with_guidance(policy, 1) is policy and not hasattr(with_guidance(with_guidance(policy, 2.0), 1), "guidance")
+    observed, back = np.ones((2, OBSERVATION)), with_guidance(with_guidance(policy, 2.0), 1)
+    wanted, found = (each.act(observed, np.zeros(2), each.initial_state(2, 20.0))[0] for each in (policy, back))
+    assert back.guidance == policy.guidance == 1 and np.array_equal(wanted, found)
     guided = replace(with_guidance(policy, 1.5), rollout="window")
     assert guided.rollout == "window" and guided.guidance == 1.5 and with_guidance(guided, 2.0).guidance == 2.0
     for guidance in (0.5, np.nan, np.inf):
