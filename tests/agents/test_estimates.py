@@ -12,8 +12,10 @@ from aaren_rl.agents import (
     ROLLOUTS,
     DecisionModel,
     ModelConfig,
+    NonFiniteActionError,
     Policy,
     ReturnEstimate,
+    ReturnRange,
     expectile_loss,
     with_guidance,
 )
@@ -155,6 +157,25 @@ def test_without_guidance_it_is_the_policy_and_a_copy_keeps_it() -> None:
     for guidance in (0.5, np.nan, np.inf):
         with pytest.raises(ValueError, match="guidance must be a number from 1, not"):
             with_guidance(policy, guidance)
+
+
+def test_no_run_of_the_model_is_fed_a_return_outside_of_the_datas() -> None:
+    """The expected return-to-go, from which guidance leads away, neither."""
+    found = []
+    for expected in (1e3, 1e4):
+        policy = replace(make(), return_range=ReturnRange(5, np.array([[-100.0, 30.0]])))
+        policy.model.mean_return_estimate.last.bias.data += expected
+        guided = with_guidance(policy, 2.0)
+        found.append(guided.act(np.ones((2, OBSERVATION)), np.zeros(2), guided.initial_state(2, 20.0))[0])
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed() -> None:
+    policy = replace(make(), return_range=ReturnRange(5, np.array([[-100.0, 30.0]])))
+    for number in (-np.inf, np.nan):
+        state = policy.initial_state(2, 20.0)._replace(return_to_go=np.array([1.0, number]))
+        with pytest.raises(NonFiniteActionError, match=f"state: return_to_go: row 1 is {number} at step 0"):
+            policy.act(np.ones((2, OBSERVATION)), np.zeros(2), state)
 
 
 def test_arguments_of_other_shapes_are_named_as_the_caller_gave_them() -> None:

@@ -87,7 +87,7 @@ def test_the_end_of_episodes_that_a_time_limit_ended_is_left_out(
     for step in (*range(35, 40), *range(55, 60)):  # as a step that is left out, whose return is what it was
         changed.observations[step] = 1e6
     other = data_of(changed)
-    other.observation_mean, other.observation_std = data.observation_mean, data.observation_std
+    other.normalize_by(data.observation_mean, data.observation_std)
     fit_critic(critics[1], other, changed, None, seed=0, updates=3)
     assert_same(critics[0], critics[1])
     monkeypatch.setattr(module, "CUT", 20)
@@ -115,7 +115,7 @@ def test_the_seed_decides_and_nothing_else() -> None:
 def test_a_fit_that_is_not_finite_says_what_to_turn_off() -> None:
     episodes = planted(200)
     data = data_of(episodes)
-    data.observation_std = torch.zeros(3)
+    data.normalize_by(data.observation_mean, torch.zeros(3))
     with pytest.raises(NumericsError, match="--no-critic"):
         fit_critic(Critic(3, 2), data, episodes, None, seed=0, updates=2)
 

@@ -149,9 +149,19 @@ class StepData:
         """Observations (..., O) of `from_origin`, normalized."""
         return self.scaling.normalized(observations)
 
+    @property
+    def observation_mean(self) -> Tensor:
+        """The mean (O,) that observations are normalized by, raw."""
+        return self._mean
+
+    @property
+    def observation_std(self) -> Tensor:
+        """The deviation (O,) that observations are normalized by."""
+        return self._std
+
     def normalize_by(self, mean: Tensor, std: Tensor) -> None:
         """Normalizes by another mean and deviation (O,) than the data's own, as those of a policy."""
-        self.observation_mean, self.observation_std, bounds = mean, std, (self._action_low, self._action_high)
+        self._mean, self._std, bounds = mean, std, (self._action_low, self._action_high)
         self.scaling = Scaling.of(mean, std, self.return_scale, *bounds, self._origin)
 
     def from_origin(self, observations: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
