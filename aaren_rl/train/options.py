@@ -26,7 +26,6 @@ Train an agent offline on a MuJoCo task, score it while it trains, and save the 
   aaren-rl train --env hopper-medium                                # Decision-Aaren, a few minutes
   aaren-rl train --env hopper-medium --agent decision-transformer   # the baseline
   aaren-rl train --env hopper-medium --resume --updates 2000        # extend a finished run
-  aaren-rl train --env hopper-medium --seeds 0 1 2 3 4              # five seeds at once
   aaren-rl train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
   tensorboard --logdir runs                                                   # compare all runs
 """
@@ -52,19 +51,19 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add("--preset", metavar="NAME", default="default", help=shipped)
     training = "training seed [0, or that of --config]"
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
-    several = "training seeds that train together, for less than the time of one after another"
+    several = "several training seeds, which train together"
     add("--seeds", type=SEED.integer, nargs="+", metavar="N", help=several)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     resumed = "resume this run; a larger --updates extends it, --source NEW is where the same data are now"
     add("--resume", action="store_true", help=resumed)
-    mapped = "map a file's observations and actions from the disk, as it is done if memory is short"
+    mapped = "map a file from the disk, as where memory is short"
     add("--memory-map", action="store_true", help=mapped)
     add(
         "--save-every",
         type=COUNT.integer,
         metavar="N",
-        help="save a checkpoint every N gradient steps, and at evaluations",
+        help="also save a checkpoint every N gradient steps",
     )
     parser.add_shared(device="auto")
     add("--help-all", action="store_true", help="list every setting, with its default")

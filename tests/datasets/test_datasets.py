@@ -156,7 +156,7 @@ def test_a_closed_output(folder):
 )
 def test_an_error_is_printed_where_a_cluster_sets_variables(command, size, begin, folder):
     ranks = {**os.environ, "RANK": "1", "WORLD_SIZE": size}
-    asked = [sys.executable, "-m", *f"aaren_rl.{command}".split()]
+    asked = [sys.executable, "-m", "aaren_rl", *command.split()]
     done = subprocess.run(asked, cwd=folder, env=ranks, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {begin}") and done.stderr.count("\n") == 1
 
