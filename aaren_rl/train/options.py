@@ -45,7 +45,7 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add = parser.add_argument
     add("--config", metavar="FILE", help="settings: the config.yaml of a run, or a part of one")
     _add_settings(parser, defaults)
-    agents = f"{', '.join(AGENTS)} [the first]"
+    agents = f"{', '.join(AGENTS)} [first]"
     add("--agent", metavar="NAME", default=argparse.SUPPRESS, help=agents)
     shipped = f"default settings: {' or '.join(presets())}"
     add("--preset", metavar="NAME", default="default", help=shipped)

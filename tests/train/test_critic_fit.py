@@ -115,11 +115,7 @@ def test_the_seed_decides_and_nothing_else() -> None:
 def test_a_fit_that_is_not_finite_says_what_to_turn_off() -> None:
     episodes = planted(200)
     data = data_of(episodes)
-<<<<<<< Updated upstream
     data.normalize_by(data.observation_mean, torch.zeros(3))
-=======
-    data.normalize_by(data.observation_mean, torch.zeros_like(data.observation_std))
->>>>>>> Stashed changes
     with pytest.raises(NumericsError, match="--no-critic"):
         fit_critic(Critic(3, 2), data, episodes, None, seed=0, updates=2)
 
