@@ -105,7 +105,7 @@ KILLED_WHILE_SAVING = """
 import dataclasses, json, os, shutil, signal, sys
 from pathlib import Path
 import torch
-from aaren_rl import files
+from aaren_rl.base import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
 from aaren_rl.runs.checkpoints import add_checkpoint
@@ -175,7 +175,7 @@ def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tm
 STUCK = """
 import sys, time
 from aaren_rl.cli import StopRequest
-from aaren_rl.base.errors import run_command
+from aaren_rl.base.entry import run_command
 
 def command():
     with StopRequest() as stop:
