@@ -34,7 +34,7 @@ TENSORS = ("sampler", "recent", "torch", "normalization")
 STATES = {"raw": dict, "ema": dict, "optimizer": dict} | dict.fromkeys(TENSORS, Tensor)
 
 
-@dataclass
+@dataclass(eq=False)  # a run is itself alone
 class Run:
     """A training run in progress. Only the writer updates the fields after `on_log`."""
 

@@ -152,3 +152,9 @@ def test_a_sweep_chooses_its_seeds_itself(tmp_path: Path) -> None:
     cell = {"env": "hopper-medium", "agent": "decision-aaren", "seed": 0}
     with pytest.raises(Exception, match="leave them to the sweep"):
         make_job(cell, tmp_path, ["--seeds", "0", "1"])
+
+
+def test_runs_are_told_apart_by_themselves() -> None:
+    """Which train together is compared; their tensors are not."""
+    one, other = (records.Run(None, Path(), None, recent=[torch.zeros(2)]) for _ in range(2))  # type: ignore[arg-type]
+    assert [one] != [other] and [one] == [one]
