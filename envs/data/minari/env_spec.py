@@ -1,6 +1,7 @@
 """The environments that a Minari dataset describes: believed where Gymnasium's registry has them, never imported."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,7 @@ def describe(where: str, spec: dict[str, Any]) -> Described:
     if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
         raise ValueError(f"{where}.kwargs or additional_wrappers have no names")
     notes = []
-    if entry != (known := entry_point_name(env_id)):
+    if _of_ours(entry) != _of_ours(known := entry_point_name(env_id)):
         notes.append(f"{given}; Gymnasium has {known} here, which is used")
     added = _added(env_id, wrappers)
     names, limit = [str(wrapper.get("name")) for wrapper in added], _limit(spec, added)
@@ -107,8 +108,13 @@ def _added(env_id: str, wrappers: list[Any]) -> list[dict[str, Any]]:
 
 def _is_wrapper(described: dict[str, Any], own: WrapperSpec) -> bool:
     # Arguments are None where the wrapper does not record them.
-    same = (described.get("name"), described.get("entry_point")) == (own.name, own.entry_point)
+    same = (described.get("name"), _of_ours(described.get("entry_point"))) == (own.name, _of_ours(own.entry_point))
     return same and described.get("kwargs") in (None, json.loads(json.dumps(own.kwargs, default=str)))
+
+
+def _of_ours(entry_point: object) -> object:
+    """An entry point without the module of this project that it is in, which other versions have elsewhere."""
+    return re.sub(r"^aaren_rl\.[\w.]+:", "aaren_rl:", entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def _shown(value: object) -> str:

@@ -62,6 +62,9 @@ def test_wrappers_that_an_environment_is_registered_with_are_its_own(tmp_path, m
     episodes = dataclasses.replace(episodes, observations=episodes.observations[:, :5])
     write_minari(ID, episodes, env_id="aaren_rl/Hopper-P-v4")
     assert read_minari(ID).spec.env_id == "aaren_rl/Hopper-P-v4"
+    with minari_sets.spec(tmp_path / ID / "data") as described:  # as a version with other modules wrote it
+        described["additional_wrappers"][0]["entry_point"] = "aaren_rl.envs.memory.positions:Positions"
+    assert read_minari(ID).spec.env_id == "aaren_rl/Hopper-P-v4"
     with minari_sets.spec(tmp_path / ID / "data") as described:  # other arguments make another task
         described["additional_wrappers"][0]["kwargs"] = {"count": 4}
     with pytest.raises(DataError, match="Positions"):
