@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from statistics import fmean
@@ -39,7 +39,10 @@ def train_seeds(request: Request, seeds: Sequence[int]) -> int:
     """
     _check(request, seeds)
     with ExitStack() as held:
-        runs = [_begin(replace(request, typed={**request.typed, "seed": seed}), held) for seed in seeds]
+        runs = []
+        for seed in seeds:
+            with _heard(not runs):
+                runs.append(_begin(replace(request, typed={**request.typed, "seed": seed}), held))
         with StopRequest() as stop:
             return Seeds(runs).train(stop, request.save_every)
 
@@ -65,6 +68,16 @@ def _begin(request: Request, held: ExitStack) -> Run:
     request = replace(request, resume=request.resume and folder.exists())
     plan = make_plan(request, held)
     return begin(request, plan, read_data(request, plan, ALONE), ALONE)
+
+
+@contextmanager
+def _heard(first: bool) -> Iterator[None]:
+    """What is printed of the first seed holds for all: the settings and the data are the same."""
+    with ExitStack() as quiet:
+        if not first:
+            quiet.enter_context(redirect_stdout(StringIO()))
+            quiet.enter_context(redirect_stderr(StringIO()))
+        yield
 
 
 def _name(run: Run) -> str:
@@ -111,10 +124,7 @@ class Seeds:
     def _prepare(self) -> None:
         """Announce every run, the first in full, and fit the estimators of those that begin."""
         for run in self.runs:
-            with ExitStack() as quiet:
-                if run is not self.runs[0]:
-                    quiet.enter_context(redirect_stdout(StringIO()))
-                    quiet.enter_context(redirect_stderr(StringIO()))
+            with _heard(run is self.runs[0]):
                 on_writer(run, announce)
             if run is not self.runs[0]:
                 print(f"run folder: {run.path}")

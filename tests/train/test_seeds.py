@@ -57,9 +57,10 @@ def updates(out: Path, seed: int) -> int:
 def test_every_seed_is_as_from_a_run_alone(
     alone: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(of(hopper_file, tmp_path, "--seeds 0 1 2")) == 0
+    assert train(of(hopper_file, tmp_path, "--seeds 0 1 2 --context-length 20")) == 0
     same(alone, tmp_path, 0, 1, 2)
     said = capsys.readouterr()
+    assert said.err.count("note: --context-length has no effect") == 1
     assert re.search(r"^seed 1 +3600 ", said.out, re.M)
     assert re.search(r"^mean of 3 seeds: [\d.]+ \([\d.]+ to [\d.]+\)$", said.out, re.M)
     assert said.out.count("run folder: ") == said.out.count("policy: ") == 3 and said.out.count("parameters") == 1
