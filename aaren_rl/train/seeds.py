@@ -39,7 +39,7 @@ def train_seeds(request: Request, seeds: Sequence[int]) -> int:
     """
     _check(request, seeds)
     with ExitStack() as held:
-        runs = []
+        runs: list[Run] = []
         for seed in seeds:
             with _heard(not runs):
                 runs.append(_begin(replace(request, typed={**request.typed, "seed": seed}), held))
