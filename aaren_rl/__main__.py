@@ -1,7 +1,5 @@
 """`aaren-rl COMMAND ...`, the same as `python -m aaren_rl COMMAND ...`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -12,8 +12,6 @@ the same seed; with fewer, an environment's further episodes go on from its gene
 Shape suffixes: B environments, O observation, A action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@
 Shape suffixes: B environments, O observation, A action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """Starts commands, and prints their errors in one place."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Files and folders: written whole or not at all, by one process at a time; checked before any work is done."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Reads untrusted values of JSON and YAML as dataclasses."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -5,8 +5,6 @@ Linux also sends the child a signal. multiprocessing's children import the calle
 script without an `if __name__ == "__main__"` guard and loads the caller's whole program into each.
 """
 
-from __future__ import annotations
-
 import _thread
 import os
 import pickle

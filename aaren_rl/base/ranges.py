@@ -3,8 +3,6 @@
 Of a configuration's fields they stand in the metadata, under "limits".
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -1,7 +1,5 @@
 """Features of some operating systems, each with a fallback for the others."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

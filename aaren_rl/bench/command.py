@@ -3,8 +3,6 @@
 Every benchmark first tests the code it times against a reference. If they differ, it prints only an error.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Shared by the benchmarks: tests against references, timing in turns, tables, axes of plots."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import time

@@ -4,8 +4,6 @@ Every mode is first tested against the model in float64, in parallel over the st
 the first action reproduce figure 5 of "Attention as an RNN".
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Saves and loads a `collect` run: checkpoints/<steps>.pt, and all experience in replay/, in files written once."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib

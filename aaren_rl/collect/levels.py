@@ -1,7 +1,5 @@
 """D4RL's levels (random, medium, ...) of a training run: chooses their checkpoints and makes their data."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

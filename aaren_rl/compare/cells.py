@@ -1,7 +1,5 @@
 """What a comparison knows of every training run: read and written as results.json."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Train, score and compare agents over several seeds: `aaren-rl compare`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

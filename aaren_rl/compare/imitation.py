@@ -4,8 +4,6 @@ Of discrete actions the error is the negative log-likelihood, which `measure` sa
 by tens of points where their action errors differ by a percent, so this tells agents apart with few seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations

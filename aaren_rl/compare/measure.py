@@ -1,7 +1,5 @@
 """From a finished run's folder to what a comparison shows of it: scores, learning curve, cost of an action."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import json

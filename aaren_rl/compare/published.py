@@ -3,8 +3,6 @@
 They were computed on D4RL's own files: beside a score on local data they show the order of magnitude and no more.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

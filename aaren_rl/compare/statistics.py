@@ -4,8 +4,6 @@ Means, stratified bootstrap and probability of improvement are those of Agarwal 
 Reinforcement Learning at the Edge of the Statistical Precipice"; the tests hold them against its library, rliable.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

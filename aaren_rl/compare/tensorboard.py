@@ -4,8 +4,6 @@ A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment
 Quantities that a training run logs too have the same name there. TensorBoard sorts tags by name: scores come first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Look after data sets: `aaren-rl datasets list|info|verify|download|convert`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A dataset in numbers: as plain values, as a table with a histogram for the terminal, and as a picture."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The data set that a user names, by a task, `minari:ID`, or an HDF5 file, and the same in another layout."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

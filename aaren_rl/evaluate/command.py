@@ -1,7 +1,5 @@
 """Score a trained policy in MuJoCo: `aaren-rl evaluate RUN`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import sys

@@ -1,7 +1,5 @@
 """A policy in another environment than that of its card."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from typing import Any

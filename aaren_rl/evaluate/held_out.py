@@ -8,8 +8,6 @@ recipe.
 Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of all, O observation, A action.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Scores, with everything needed to reproduce them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

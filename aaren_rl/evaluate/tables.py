@@ -1,7 +1,5 @@
 """Scores as tables: of one policy, of several, and as a CSV file."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

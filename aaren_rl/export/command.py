@@ -1,7 +1,5 @@
 """Write a trained policy as one ONNX file: `aaren-rl export RUN --out policy.onnx`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import sys

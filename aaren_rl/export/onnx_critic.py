@@ -3,8 +3,6 @@
 Shape suffixes: B environments, O observation, A action, J networks, H hidden units, K candidates.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..agents import Critic

@@ -16,8 +16,6 @@ Shape suffixes: B environments, S states of an environment, N = B S, T steps of 
 F = A + 1 + O features, C channels, L layers, H heads.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

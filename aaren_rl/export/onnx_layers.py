@@ -7,8 +7,6 @@ subtract it in their own bias (`Linear.less`).
 Shape suffixes: N states of the memory, M tokens, Q of them with outputs, C channels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast

@@ -3,8 +3,6 @@
 Shape suffixes: A action, O observation, F = A + 1 + O features of a step, J tokens per step, C channels.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev

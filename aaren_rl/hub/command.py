@@ -4,8 +4,6 @@ The folder holds config.json (the policy's card: how it was made and what it nee
 default weights) and README.md (the model card, with scores and how they were made). Nothing is sent anywhere.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

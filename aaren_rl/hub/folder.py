@@ -1,7 +1,5 @@
 """A policy ready for the Hugging Face hub: a policy folder with a model card."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

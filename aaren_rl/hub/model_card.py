@@ -1,7 +1,5 @@
 """The model card of a policy: README.md as the Hugging Face hub reads it, a YAML header and Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from huggingface_hub import EvalResult, ModelCardData

@@ -1,7 +1,5 @@
 """Take over a Decision Transformer that others trained: `aaren-rl import-weights SOURCE FOLDER`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Nothing in a file is executed: safetensors, JSON, and tensors through torch.load(weights_only=True).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -17,8 +17,6 @@ run together, and agree to rounding. Right padding reaches no output of a causal
 that reads no state can leave `lengths` out, and take one pass instead of one for every length.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """A module's step as an ONNX file: any module with `step` and `initial_state`, a user's own around these included."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any, cast

@@ -5,8 +5,6 @@ model.safetensors (the weights that it acts with); in a run also model_raw.safet
 Nothing that is read here is executed: JSON and safetensors.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

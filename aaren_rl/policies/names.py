@@ -1,7 +1,5 @@
 """Agents and sources of data, in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A file appears whole or not at all. It is a zip archive of torch.save, whose CRC
 is executed: torch.load(weights_only=True).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """List training runs and their scores: `aaren-rl runs [FOLDER ...]`."""
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A run's metrics: JSON lines and TensorBoard events."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

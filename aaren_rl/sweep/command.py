@@ -4,8 +4,6 @@ Every run is a process of its own, `aaren-rl train ...`, so that one that dies t
 can be stopped and called again: finished runs are left as they are, the others go on from their last checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One run of a sweep, and the process that trains it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The sweep's runs as tasks of Ray, on this machine or on a cluster."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

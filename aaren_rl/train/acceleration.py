@@ -1,7 +1,5 @@
 """Faster gradient steps: bfloat16, reuse of freed memory, learning rates on the device, CUDA graphs."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Train an agent offline, evaluate it in MuJoCo during training and save a policy folder: `aaren-rl train`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

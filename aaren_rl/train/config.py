@@ -1,7 +1,5 @@
 """The configuration of a run. Defaults are the recipe of Decision-Aaren; `Agent.settings` and presets.yaml differ."""
 
-from __future__ import annotations
-
 import typing
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial

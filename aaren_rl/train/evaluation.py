@@ -1,7 +1,5 @@
 """Evaluations during training: the episodes and the held-out error of a policy, and the card that it is saved with."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

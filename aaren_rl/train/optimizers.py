@@ -3,8 +3,6 @@
 Muon orthogonalizes the momentum of every matrix before it takes a step (Jordan et al. 2024).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The command line of a training run, built from its settings. A sweep parses the arguments of its runs with it."""
 
-from __future__ import annotations
-
 import argparse
 import typing
 from dataclasses import fields

@@ -6,8 +6,6 @@ Every rank samples the same batch and takes its part of it. The batch is that of
 to rounding. Rank 0 is the writer: only it logs, evaluates, saves and prints.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import os

@@ -4,8 +4,6 @@ All processes of a run go through it together. They differ in three ways, each o
 does for all (`share`), what every process does, the writer first (`in_turn`), and the gradient steps of `Trainer`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable

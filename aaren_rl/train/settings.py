@@ -3,8 +3,6 @@
 It does not import torch: commands that do not need torch use it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

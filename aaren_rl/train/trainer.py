@@ -1,7 +1,5 @@
 """The mutable parts of a training run: model, EMA weights, optimizer, sampler and every random state."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Arrays as compiled code takes them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

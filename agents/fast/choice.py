@@ -3,8 +3,6 @@
 Shape suffixes: B environments, O observation, A action.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The steps of a Decision-Aaren, with or without recurrence encoding, each as one compiled call on the CPU."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A decision model in its fastest form for rollout."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@
 positions. Their packages are imported when they are first used.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -4,8 +4,6 @@ Numba compiles a function again where its own file has changed, and looks at no 
 the kernel's file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 

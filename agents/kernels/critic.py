@@ -6,8 +6,6 @@ itself, and every sum of it in a fixed order.
 Names: E environments, O observation, A action, J networks, H hidden units, K candidates.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ A function to be recorded launches the same at every call, waits for nothing, an
 its own: libraries are loaded in the first calls, and memory is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

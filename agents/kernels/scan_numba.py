@@ -6,8 +6,6 @@ side by side in memory at every position, are gone through together. Where these
 into stretches: at starts, which nothing passes, so that no stretch waits for the one before.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -8,8 +8,6 @@ Names: E environments, C channels, H heads, D = C / H, L layers; R heads have a 
 which a state holds F numbers.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -7,8 +7,6 @@ Names: rows are queries; S slots for buds, H heads, D channels of a value, F of 
 each, their first token and number of tokens (S,), and the alignments of their keys and features (S, H).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

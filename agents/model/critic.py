@@ -7,8 +7,6 @@ al. 2023).
 Shape suffixes: B environments, O observation, A action, J networks, H hidden units, K candidates.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

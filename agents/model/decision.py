@@ -13,8 +13,6 @@ Discrete actions are one-hot vectors, so that W_a is the table of their embeddin
 Shape suffixes: B batch, T environment steps, O observation, A action, C channels, J tokens per step.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

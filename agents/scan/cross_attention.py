@@ -7,8 +7,6 @@ Shape suffixes: B batch, H heads, Q queries, N tokens, D channels of a key, V ch
 token.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -16,8 +16,6 @@ the first is one more position, whose value is w / u.
 Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

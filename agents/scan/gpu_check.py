@@ -4,8 +4,6 @@ It tests the kernel of the scan, forward and backward, recorded as a CUDA graph 
 another, against the plain formula in float64.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

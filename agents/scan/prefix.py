@@ -28,8 +28,6 @@ Three choices differ from the paper, each for a numerical reason:
 Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ rows. So outputs and states are bit-identical to those of the sequence alone.
 Shape suffixes: B batch, N tokens, C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 

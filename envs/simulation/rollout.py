@@ -3,8 +3,6 @@
 Shape suffixes: B environments, n of them, T steps, O observation, A action.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing

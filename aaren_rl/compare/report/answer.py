@@ -1,7 +1,5 @@
 """The answer of a comparison, in two sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ...policies.names import DATA, label

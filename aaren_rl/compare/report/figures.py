@@ -1,7 +1,5 @@
 """The figures of a comparison: matplotlib figures, for the report's page and for TensorBoard."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

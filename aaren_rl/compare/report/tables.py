@@ -1,7 +1,5 @@
 """The tables of a comparison's report, and its numbers with their units."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

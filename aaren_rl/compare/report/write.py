@@ -1,7 +1,5 @@
 """The report of a comparison: a page, its text in Markdown, and a table for the terminal."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """The data of a run: read, scaled, without the held-out episodes, on the training device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

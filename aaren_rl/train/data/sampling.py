@@ -3,8 +3,6 @@
 Shape suffixes: S segments, B packed sequences (rows), T steps per row and gradient step.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace

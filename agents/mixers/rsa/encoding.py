@@ -18,8 +18,6 @@ Shape suffixes: B batch, R heads with a REM, N tokens, D channels a head, d dila
 of Z.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -5,8 +5,6 @@ independent recurrences, each over every d-th token), M tokens of one of them, P
 has (the others are zeros), D channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

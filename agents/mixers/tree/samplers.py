@@ -9,8 +9,6 @@ kernel of equation (8) follow from (-x)+, which is meant. The sum in equation (3
 Shape suffixes: R rows of queries, H heads, D channels, K features (R in the paper).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
