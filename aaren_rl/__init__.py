@@ -1,4 +1,8 @@
-"""aaren-rl: sequence-model policies that train offline in parallel and act as recurrent networks."""
+"""aaren-rl: sequence-model policies that train offline in parallel and act as recurrent networks.
+
+`aaren_rl.agents`, `.envs` and `.configs` are the folders of these names beside this one in the repository; the
+installation puts them here (pyproject.toml).
+"""
 
 from __future__ import annotations
 

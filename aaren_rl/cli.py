@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
         """Adds the options that commands share: --debug, --register if wanted, --device with its default."""
         if register:
-            several = "import this module, which registers environments; may be given several times"
+            several = "import this module, which registers environments or agents; may be given several times"
             self.add_argument("--register", action=_Joined, metavar="MODULE", help=several)
         if device is not None:
             self.add_argument("--device", metavar="NAME", default=device, help=f"auto, cpu or cuda [{device}]")

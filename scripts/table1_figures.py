@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from table1_cells import BEST, CLONED, OURS, THEIRS, of
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
@@ -27,8 +28,8 @@ from aaren_rl.compare.statistics import (
 )
 from aaren_rl.policies.names import label, style
 
-OURS, THEIRS = "decision-aaren", "decision-transformer"
-RIVALS = (THEIRS, "bc-top10")
+RIVALS = (THEIRS, CLONED)
+SHOWN = (BEST, OURS, THEIRS, CLONED)  # in figures that would be too full with every agent
 COLUMNS = 2  # of panels
 WIDTH = 5.0  # inches: letters keep their size on a phone
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
@@ -38,15 +39,9 @@ PROFILE_RESAMPLES = 2_000  # of a whole curve
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """By name."""
-    drawn, whole = {"scores": scores(cells), "steering": steering(cells), "forest": forest(cells)}, on_all_sets(cells)
-    return drawn | ({"profiles": profile(whole)} if aggregate(whole) else {})
-
-
-def on_all_sets(cells: Sequence[Cell]) -> list[Cell]:
-    """The runs of the agents that have every set that the two compared have: one under way would leave no set."""
-    sets = {agent: {cell.env for cell in cells if cell.agent == agent} for agent in {cell.agent for cell in cells}}
-    shared = sets.get(OURS, set()) & sets.get(THEIRS, set())
-    return [cell for cell in cells if shared <= sets[cell.agent]]
+    main = of(cells, *SHOWN)
+    drawn = {"scores": scores(main), "steering": steering(of(cells, OURS, THEIRS)), "forest": forest(main)}
+    return drawn | ({"profiles": profile(main)} if aggregate(main) else {})
 
 
 def scores(cells: Sequence[Cell]) -> Figure:
@@ -59,7 +54,8 @@ def scores(cells: Sequence[Cell]) -> Figure:
     row = {env: i for i, env in enumerate(groups)}
     for s in summarize(cells):
         _mark(left, s.mean, row[s.env] + at[s.agent], s.agent)
-    errors = [(i, i.above_floor) for i in imitation(cells) if i.above_floor is not None]
+    # A critic doesn't change what imitates.
+    errors = [(i, i.above_floor) for i in imitation(cells) if i.above_floor is not None and i.agent != BEST]
     for i, above in errors:
         _mark(right, above, row[i.env] + at[i.agent], i.agent)
     for env, by_agent in groups.items():
@@ -84,21 +80,24 @@ def scores(cells: Sequence[Cell]) -> Figure:
 
 
 def forest(cells: Sequence[Cell]) -> Figure:
-    """Per set and over all, the score of Decision-Aaren minus that of two others, with the intervals."""
-    pairs = [pair for pair in differences(cells) if pair.first == OURS and pair.second in RIVALS]
-    envs: list[str | None] = [*dict.fromkeys(pair.env for pair in pairs if pair.env is not None), None]
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.4 * len(envs)), layout="constrained")
-    axes = figure.add_subplot()
-    for pair in pairs:
-        place = RIVALS.index(pair.second)
-        _mark(axes, pair.estimate, envs.index(pair.env) + 0.3 * (place - 0.5), pair.second)
-    axes.axvline(0, color=SOFT, linewidth=1.2, zorder=1)
-    axes.axhline(len(envs) - 1.5, color=SOFT, linewidth=0.8)
-    axes.set_yticks(range(len(envs)), fontsize=9, labels=[env or f"mean of {len(envs) - 1}" for env in envs])
-    axes.set(xlabel="score of Decision-Aaren minus that of", ylim=(len(envs) - 0.5, -0.5))
-    paint(axes)
-    handles = [_handle(agent) for agent in RIVALS if any(pair.second == agent for pair in pairs)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
+    """A panel a rival: per set and over all, how far Decision-Aaren is ahead, with its critic and without."""
+    envs: list[str | None] = [*group(cells), None]
+    figure = Figure(figsize=(WIDTH, 1.4 + 0.4 * len(envs)), layout="constrained")
+    panels = figure.subplots(1, len(RIVALS), sharey=True)
+    for axes, rival in zip(panels, RIVALS, strict=True):
+        for place, agent in enumerate((BEST, OURS)):
+            for pair in differences(of(cells, agent, rival)):
+                _mark(axes, pair.estimate, envs.index(pair.env) + 0.3 * (place - 0.5), agent)
+        axes.axvline(0, color=SOFT, linewidth=1.2, zorder=1)
+        axes.axhline(len(envs) - 1.5, color=SOFT, linewidth=0.8)
+        axes.set(ylim=(len(envs) - 0.5, -0.5))
+        axes.set_title(f"minus {label(rival)}", fontsize=9, color=INK)
+        axes.tick_params(labelsize=8)
+        paint(axes)
+    panels[0].set_yticks(range(len(envs)), fontsize=9, labels=[env or f"mean of {len(envs) - 1}" for env in envs])
+    figure.supxlabel("difference of scores: right of 0 Decision-Aaren is ahead", fontsize=9, color=INK)
+    handles = [_handle(agent) for agent in (BEST, OURS) if of(cells, agent)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 

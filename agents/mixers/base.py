@@ -37,7 +37,7 @@ class MixerConfig:
 
 
 class Mixer(RowModule):
-    """A token mixer, and what it declares of itself. Nothing else in the package lists mixers by these properties.
+    """A token mixer, and what it declares of itself, so that nothing else lists mixers by these properties.
 
     What is declared holds for that class alone: a subclass, which may compute something else, declares its own.
 

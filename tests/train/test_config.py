@@ -194,14 +194,14 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
     paper, local = read_grid("paper"), read_grid(str(CONFIGS / "local" / "table1.yaml"))
     assert all(PAPER in published(env, agent) for env in paper.envs for agent in paper.agents)
     assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
-    for grid, count in ((paper, 12 * 2 * 5), (local, 12 * (5 * 3 + 1))):
+    for grid, count in ((paper, 12 * 2 * 5), (local, 12 * 5 * 3)):
         cells = grid.cells(tmp_path)
         assert len(cells) == count == len({cell.run for cell in cells})
         for cell in cells[:: len(cells) // 9]:
             request = make_request(train_parser().parse_args(cell.arguments))
             assert request.config == cell.config and run_folder(cell.config, request.out) == cell.run
     # A sweep that is stopped early has every dataset and agent.
-    assert [cell.run.name for cell in cells[: 12 * 6]] == ["seed0"] * 72
+    assert [cell.run.name for cell in cells[: 12 * 5]] == ["seed0"] * 60
     assert all((cell.config.data.best_fraction == 0.1) == (cell.config.agent == "bc-top10") for cell in cells)
     assert {cell.config.data.source for cell in cells} == {"local"}
 
