@@ -114,6 +114,9 @@ def make_request(arguments: argparse.Namespace) -> Request:
 
 def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
     """One line per given setting that has no effect for this agent."""
+    from ..agents import MIXERS
+
+    takes = MIXERS[config.mixer].takes
     windows = ("window",) if config.constant_state else ("window", AUTO)
     contexts = f"{config.data.context} contexts"
     window = config.evaluation.rollout == "window" and "the rollout window"  # which computes exact attention
@@ -123,13 +126,13 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
         **dict.fromkeys(("tbptt_length", "tbptt_windows"), no_bptt),
-        "forget_gate": not config.mixer.startswith("aaren") and config.agent,
+        "forget_gate": "forget_gate" not in takes and config.agent,
         **dict.fromkeys(RETURNS, not AGENTS[config.agent].conditioned and config.agent),
-        "heads": config.mixer in ("gru", "mingru") and config.agent,
+        "heads": "heads" not in takes and config.agent,
         "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",
         "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(("tree_budget", "tree_sampler"), exact),
-        **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
+        **dict.fromkeys(REM, "rems" not in takes and config.agent),
     }
     found = {name.replace("_", "-"): who for name, who in idle.items() if who and name in typed}
     return [f"note: --{name} has no effect with {who}" for name, who in found.items()]

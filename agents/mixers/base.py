@@ -48,6 +48,7 @@ class Mixer(RowModule):
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         exported: whether `aaren_rl.export` writes it as an ONNX graph, by its `graph`.
         stackable: whether it takes the weights of several mixers, stacked, as `agents.stacked` makes them.
+        takes: the settings of `MixerConfig` that `build` uses besides the width.
     """
 
     constant_state: bool = False
@@ -55,6 +56,7 @@ class Mixer(RowModule):
     recordable: bool = False
     exported: bool = False
     stackable: bool = False
+    takes: ClassVar[frozenset[str]] = frozenset({"heads"})
 
     DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported", "stackable")
 

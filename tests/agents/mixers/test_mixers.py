@@ -249,3 +249,17 @@ def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> Non
 def test_heads_must_divide_the_width(name: str) -> None:
     with pytest.raises(ValueError, match="width 16 is not a multiple of heads 3"):
         MIXERS[name].build(MixerConfig(16, 3))
+
+
+@every_mixer
+def test_a_mixer_says_what_it_takes(name: str) -> None:
+    """`train` says of the other settings that they have no effect."""
+    read: set[str] = set()
+
+    class Watched(MixerConfig):
+        def __getattribute__(self, field: str) -> object:
+            read.add(field)
+            return super().__getattribute__(field)
+
+    MIXERS[name].build(Watched(WIDTH, HEADS))
+    assert MIXERS[name].takes == read & {"heads", "dropout", "forget_gate", "rems"}
