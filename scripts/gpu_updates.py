@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,7 +16,7 @@ os.environ.pop("TRITON_INTERPRET", None)  # interpreted kernels are neither laun
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 try:
     from triton.runtime.jit import JITFunction
@@ -41,16 +42,23 @@ def as_on_a_gpu(launched: Callable[..., None]) -> Iterator[FakeTensorMode]:
     """Tensors are without memory and taken for a GPU's; `launched` is called in place of every launch by Triton."""
     kernels.load("triton")
     mode = FakeTensorMode()
-    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # when a model is copied
     with (
         mock.patch.object(kernels, "choose", lambda *_: "triton"),
         mock.patch("aaren_rl.agents.scan.gpu_check.gpu_is_right", lambda *_: True),
+        mock.patch("aaren_rl.agents.stacked.sums_apart", lambda _: False),
         mock.patch("aaren_rl.agents.kernels.scan_triton._check", lambda *_: None),
         mock.patch.object(JITFunction, "run", launched),
+        mock.patch.object(copy, "deepcopy", partial(deep_copy, copy.deepcopy)),
         mock.patch.object(torch.nn.Module, "to", lambda self, _: self),  # which parameters without memory refuse
         mode,
     ):
         yield mode
+
+
+def deep_copy(right: Callable[..., Any], model: torch.nn.Module) -> Any:  # noqa: ANN401  a module like it
+    """A copy of a model whose tensors have no memory, which `copy.deepcopy` would read and write."""
+    made = {id(p): torch.nn.Parameter(torch.empty_like(p), p.requires_grad) for p in model.parameters()}
+    return right(model, made | {id(buffer): torch.empty_like(buffer) for buffer in model.buffers()})
 
 
 def make_data() -> StepData:
@@ -65,11 +73,10 @@ def make_trainer(mode: FakeTensorMode, data: StepData, agent: str, preset: str, 
     """An agent's, by a preset and what is given on top; called where tensors are without memory."""
     config = make_config({"agent": agent, **settings}, preset)
     for name, value in vars(data).items():
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
             setattr(data, name, mode.from_tensor(value))
     data.normalize_by(data.observation_mean, data.observation_std)
     trainer = Trainer(config, data, action_dim=WIDTHS[1], horizon=1000, on_device=True)
     # The size of a row of episodes is read from what was drawn on the CPU, which has memory elsewhere.
-    object.__setattr__(trainer.sampler, "prepare", lambda _: SIZES[config.data.context](config.data))
-    trainer._ema = [torch.empty_like(p) for p in trainer._parameters]  # a copied one is of another mode
+    object.__setattr__(trainer.sampler, "prepare", lambda *_: SIZES[config.data.context](config.data))
     return trainer

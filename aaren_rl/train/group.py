@@ -1,7 +1,7 @@
 """The trainers of several seeds, whose gradient steps are taken together: one launch of a kernel serves all.
 
-The weights, the momenta of Muon and the carried states of the trainers become views of stacked tensors, so that
-everything else about them, such as a checkpoint, stays as of a trainer alone. Every seed keeps its sampler, its data,
+The weights, the momenta of Muon, the carried states and the data of the trainers become views of stacked tensors, so
+that everything else about them, such as a checkpoint, stays as of a trainer alone. Every seed keeps its random numbers,
 its AdamW, its EMA weights, and its clipping of gradients; a step that is not finite is skipped for its seed alone.
 
 Shape suffixes: S seeds, B rows of a seed's batch, T steps, A actions.
@@ -20,7 +20,8 @@ from ..agents.model.trunk import TrunkState
 from ..agents.scan.rows import each
 from ..agents.stacked import stack
 from .acceleration import DeviceRates, Found, Graphs
-from .data.batches import Batch
+from .data.batches import Batch, join_data
+from .data.sampling import Sampler
 from .optimizers import Muon, rates_at
 from .trainer import Trainer, cross_entropies, squared_errors
 
@@ -41,9 +42,10 @@ class Group:
         self._muon = self._stack_muon()
         self._rates = DeviceRates(self._config, first.data.device, first.update) if first.on_device else None
         recorded = first.on_device and first.data.device.type == "cuda"
-        generators = [trainer.generator for trainer in trainers]
-        self._learn = Graphs(self.learn, *generators) if recorded else self.learn
+        self._generators = [trainer.generator for trainer in trainers]
+        self._learn = Graphs(self.learn, *self._generators) if recorded else self.learn
         self._carry()
+        self.sampler = self._join_samplers()
 
     def _stack_muon(self) -> Muon | None:
         every = [trainer.optimizers.muon for trainer in self.trainers]
@@ -67,6 +69,15 @@ class Group:
         for k, one in enumerate(carried):
             one.state = self._of(k, self._state)
 
+    def _join_samplers(self) -> Sampler | None:
+        """One that samples for all; None where the data stay on the disk, from which each seed reads its own."""
+        samplers = [trainer.sampler for trainer in self.trainers]
+        if any(sampler.data.on_disk for sampler in samplers):
+            return None
+        whole = self.trainers[0].sampler_of(join_data([sampler.data for sampler in samplers]))
+        whole.follow(samplers)
+        return whole
+
     def _of(self, k: int, state: TrunkState | None) -> TrunkState:
         """The state of a seed, a part of that of all."""
         part: TrunkState = each(lambda parts: parts[0].chunk(len(self.trainers))[k], [state])
@@ -77,8 +88,11 @@ class Group:
 
         The next call may overwrite them.
         """
-        sizes = [trainer.sampler.prepare(trainer.generator) for trainer in self.trainers]
-        losses, norms, masks = self._learn(max(sizes))
+        if self.sampler is None:
+            size = max(trainer.sampler.prepare(trainer.generator) for trainer in self.trainers)
+        else:
+            size = self.sampler.prepare(*self._generators)
+        losses, norms, masks = self._learn(size)
         for trainer, mask in zip(self.trainers, masks.chunk(len(self.trainers)), strict=True):
             trainer.update += 1
             trainer.mask = mask
@@ -87,7 +101,7 @@ class Group:
     def learn(self, size: int) -> Found:
         """The gradient step of `step` on batches of `size`, launch by launch, not counted in `update`."""
         first = self.trainers[0]
-        batch = joined([trainer.sampler.draw(trainer.generator, size) for trainer in self.trainers])
+        batch = self._draw(size)
         rates = rates_at(first.update, self._config) if self._rates is None else self._rates.take()
         with torch.autocast(batch.mask.device.type, torch.bfloat16, enabled=first.dtype == torch.bfloat16):
             rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
@@ -108,6 +122,11 @@ class Group:
         for k, trainer in enumerate(self.trainers):
             trainer.take(rates, self._of(k, after), None if bad is None else bad[k], muon=False)
         return losses, norms, batch.mask
+
+    def _draw(self, size: int) -> Batch:
+        if self.sampler is None:
+            return joined([trainer.sampler.draw(size, trainer.generator) for trainer in self.trainers])
+        return self.sampler.draw(size, *self._generators)
 
     def _step_muon(self, rate: float | Tensor, bad: Tensor | None) -> None:
         if self._muon is not None:

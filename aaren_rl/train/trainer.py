@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,7 +97,8 @@ class Trainer:
         self._forward: Any = ranks.wrap(self.model, data.device)
         self.dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
         self.optimizers = Optimizers(self.model, config.optimizer, self.dtype)
-        self.sampler = make_sampler(config.data, data, horizon)
+        self.sampler_of = partial(make_sampler, config.data, horizon=horizon)  # as a sampler of other data
+        self.sampler = self.sampler_of(data)
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
@@ -138,7 +140,7 @@ class Trainer:
     def learn(self, size: int) -> Found:
         """The gradient step of `step` on a batch of `size`, launch by launch, not counted in `update`."""
         # On the device, it reads only tensors that are there. Samples do not depend on the number of processes.
-        whole = self.sampler.draw(self.generator, size)
+        whole = self.sampler.draw(size, self.generator)
         rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()
         batch = part(whole, self.ranks.rank, self.ranks.size)
         before = None if self.carried is None else self.carried.state

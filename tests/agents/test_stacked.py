@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
+from aaren_rl.agents import stacked as stacking
 from aaren_rl.agents.scan.rows import tensors
 from aaren_rl.agents.stacked import affine, stack
 
@@ -85,6 +86,20 @@ def test_bfloat16_rounds_as_alone() -> None:
         ]
     assert found.dtype == expected[0].dtype == torch.bfloat16
     torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=0.02)
+
+
+def test_where_sums_are_not_apart_gradients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    assert [stacking.sums_apart(torch.device(name)) for name in ("cpu", "cuda")] == [True, False]
+    monkeypatch.setattr(stacking, "sums_apart", lambda _: False)
+    each = models("aaren", torch.float64)
+    alone, whole, steps = copy.deepcopy(each), stack(each), batch(torch.float64)
+    whole(**steps)[0].square().sum().backward()
+    for k, model in enumerate(alone):
+        model(**{name: value[k * ROWS : (k + 1) * ROWS] for name, value in steps.items()})[0].square().sum().backward()
+        for (name, parameter), of_all in zip(model.named_parameters(), whole.parameters(), strict=True):
+            if parameter.grad is not None and of_all.grad is not None:
+                torch.testing.assert_close(of_all.grad[k], parameter.grad, msg=name)
 
 
 def test_the_models_share_the_memory_of_the_stack() -> None:

@@ -171,7 +171,7 @@ def test_a_row_that_goes_on_is_one_part() -> None:
 
 def test_a_row_of_one_sequence_is_one_part() -> None:
     """The other ranks get one step that does not count: something to take part in the all-reduce with."""
-    whole = make_data((3000,)).filled(torch.tensor([7]), torch.tensor([100]), 100)
+    whole = make_data((3000,)).filled(torch.tensor([[7]]), torch.tensor([[100]]), 100)
     parts = [part(whole, index, 3) for index in range(3)]
     assert sorted(int(p.mask.sum()) for p in parts) == [0, 0, 100]
     assert all(p.mask.numel() > 0 for p in parts)

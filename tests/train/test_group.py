@@ -5,6 +5,7 @@ To the bit, but where rows of whole episodes are padded to the longest of a grou
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from aaren_rl.envs import Episodes
-from aaren_rl.train.data.batches import StepData
+from aaren_rl.envs.data.storage import MappedArray, allocate
+from aaren_rl.train.data.batches import Batch, StepData
 from aaren_rl.train.group import Group
 from aaren_rl.train.seeds import _stepper
 from aaren_rl.train.settings import make_config
@@ -103,6 +105,61 @@ def test_a_seed_of_a_group_is_the_seed_alone(agent: str, context: str, non_finit
         same(saved(one, padded), saved(other, padded), padded)
 
 
+CONTEXTS = ["episode", "tbptt", "mixed", "window"]
+
+
+def held_apart(context: str, stored: Episodes, **settings: Any) -> list[Trainer]:
+    """Trainers on the same episodes, without some that are each seed's own."""
+    made = []
+    for seed in range(SEEDS):
+        config = make_config({"agent": "decision-aaren", "seed": seed, "context": context, **SMALL}, "default")
+        chosen = np.setdiff1d(np.arange(20), [seed, 3 * seed + 5])
+        made.append(Trainer(config, StepData(stored, 10.0, chosen=chosen), 2, 200, **settings))
+    return made
+
+
+def samples(trainers: list[Trainer], count: int) -> list[list[Batch]]:
+    return [[one.sampler.sample(one.generator) for one in trainers] for _ in range(count)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_the_rows_of_a_batch_are_those_of_each_seed(context: str, apart: bool) -> None:
+    """Of data that are the seeds' own, and of the same that each holds others out of: its own mean, too."""
+    kinds = [held_apart(context, episodes(0)) if apart else every("decision-aaren", context) for _ in range(2)]
+    alone, together = kinds
+    group = Group(together)
+    assert group.sampler is not None
+    for batches in samples(alone, 6):
+        whole = group.sampler.sample(*(one.generator for one in together))
+        for k, batch in enumerate(batches):
+            for name, expected in vars(batch).items():
+                if expected is None:
+                    assert getattr(whole, name) is None
+                    continue
+                found = getattr(whole, name).chunk(SEEDS)[k]
+                if name != "previous_action":  # rows of episodes are padded to the longest of the seeds
+                    assert not whole.mask.chunk(SEEDS)[k][:, expected.shape[1] :].any()
+                    found = found[:, : expected.shape[1]]
+                assert torch.equal(found, expected), name
+    observations = [one.data.observations.data_ptr() for one in together]
+    assert len(set(observations)) == (1 if apart else SEEDS)
+    if context == "tbptt":
+        assert all(torch.equal(a.sampler.next, b.sampler.next) for a, b in zip(alone, together, strict=True))
+
+
+def test_data_on_the_disk_stay_there() -> None:
+    stored = episodes(0)
+    observations = allocate(stored.observations.shape, np.float32, mapped=True)
+    observations[:] = stored.observations
+    mapped = dataclasses.replace(stored, observations=observations)
+    alone, together = (held_apart("tbptt", mapped) for _ in range(2))
+    group = Group(together)
+    assert group.sampler is None
+    same(steps(alone, None, 3), steps(together, group, 3))
+    assert all(isinstance(one.data.observations, MappedArray) for one in together)
+
+
 def test_on_a_device_what_waits_for_nothing_is_the_same_up_to_rounding() -> None:
     alone, together = (every("decision-aaren", "tbptt", non_finite="skip", on_device=on) for on in (False, True))
     found = steps(alone, None, UPDATES), steps(together, Group(together), UPDATES)
@@ -143,7 +200,8 @@ def test_a_row_that_is_padded_holds_what_it_does_without() -> None:
     data = StepData(episodes(0), 10.0)
     begins, lengths = data.first[:3], data.lengths[:3]
     size = int(lengths.sum())
-    exact, padded = (data.filled(begins, lengths, steps, torch.tensor(size)) for steps in (size, size + 500))
+    segments = begins.unsqueeze(0), lengths.unsqueeze(0)
+    exact, padded = (data.filled(*segments, steps, torch.tensor([[size]])) for steps in (size, size + 500))
     assert exact.mask.all() and padded.mask.sum() == size
     for name in ("observations", "actions", "returns_to_go", "timesteps", "starts"):
         assert torch.equal(getattr(padded, name)[:, :size], getattr(exact, name))

@@ -170,15 +170,21 @@ def test_the_kernels_compile_to_machine_code() -> None:
         assert len(counts) >= 4 and all(0.2 < count < most for count in counts)
 
 
+def launches(*more: str) -> dict[str, int]:
+    """Of a gradient step by part, in a process of its own, which takes itself for one with a GPU."""
+    command = [sys.executable, "scripts/count_gpu_launches", "--width", "64", "--steps", "256", "--contexts", "episode"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["scripts", os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([*command, *more], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return {part: int(count) for part, count in re.findall(r"^\| ([\w ]+) \| (\d+) \|", done.stdout, re.M)}
+
+
 def test_the_launches_of_a_gradient_step_are_counted_by_part() -> None:
-    """In a process of its own, which takes itself for one with a GPU."""
-    small = ("--width", "64", "--layers", "1", "--steps", "256", "--contexts", "episode")
-    command, environment = (
-        [sys.executable, "scripts/count_gpu_launches", *small],
-        {**os.environ, "PYTHONPATH": "scripts"},
-    )
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    counts = dict(re.findall(r"^\| ([\w ]+) \| (\d+) \|", done.stdout, re.M))
+    counts = launches("--layers", "1")
     parts = "batch", "others", "forward", "backward", "clipping", "optimizer", "average"
-    assert all(int(counts[part]) > 0 for part in parts)
-    assert int(counts["in all"]) == sum(int(counts[part]) for part in parts)
+    assert all(counts[part] > 0 for part in parts)
+    assert counts["in all"] == sum(counts[part] for part in parts)
+
+
+def test_five_seeds_launch_little_more_than_one() -> None:
+    counts = [launches("--preset", "default", "--layers", "3", "--seeds", seeds)["in all"] for seeds in "15"]
+    assert counts[0] < counts[1] <= 1.15 * counts[0]
