@@ -45,8 +45,9 @@ from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.command import main as train
 from aaren_rl.train.config import RunConfig
 from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.loss import mean_error
 from aaren_rl.train.settings import make_config
-from aaren_rl.train.trainer import Trainer, masked_cross_entropy
+from aaren_rl.train.trainer import Trainer
 from aaren_rl.vector import VectorPolicy
 
 TARGET = 100.0
@@ -83,7 +84,7 @@ def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     wanted = -np.log(np.take_along_axis(chances, actions[..., None], -1))[mask].mean()
     one_hot = torch.from_numpy(np.eye(3, dtype=np.float32)[actions])
-    found = masked_cross_entropy(torch.from_numpy(logits), one_hot, torch.from_numpy(mask))
+    found = mean_error(torch.from_numpy(logits), one_hot, torch.from_numpy(mask), discrete=True)
     assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 

@@ -22,8 +22,9 @@ from ..agents.stacked import stack
 from .acceleration import DeviceRates, Found, Graphs
 from .data.batches import Batch, join_data
 from .data.sampling import Sampler
+from .loss import action_errors
 from .optimizers import Muon, rates_at
-from .trainer import Trainer, cross_entropies, squared_errors
+from .trainer import Trainer
 
 
 class Group:
@@ -107,8 +108,8 @@ class Group:
             rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
             begun = {"starts": batch.starts, "previous_action": batch.previous_action}
             actions, after = self.model(*rows, self._state, **begun)
-        errors = (cross_entropies if first.data.discrete else squared_errors)(actions, batch.actions)
-        of_seeds = (x.view(len(self.trainers), -1).sum(1) for x in (errors.where(batch.mask, 0.0), batch.mask))
+        errors = action_errors(actions, batch.actions, batch.mask, discrete=first.data.discrete)
+        of_seeds = (x.view(len(self.trainers), -1).sum(1) for x in (errors, batch.mask))
         losses = torch.div(*of_seeds)
         for parameter in self._parameters:
             parameter.grad = None

@@ -50,6 +50,8 @@ def run_training(request: Request) -> int:
         data = ranks.in_turn(lambda: read_data(request, plan, ranks))
         run = begin(request, plan, data, ranks)
         with StopRequest() as stop:
+            on_writer(run, announce)
+            fit(run)
             return train(run, stop, request.save_every)
 
 
@@ -159,12 +161,15 @@ def start_from(trainer: Trainer, policy: SavedPolicy, config: RunConfig) -> None
         model.load_state_dict(policy.model.state_dict())
 
 
+def fit(run: Run) -> None:
+    """Fit the return estimates, and a critic, in steps of their own before the first gradient step of the policy."""
+    if run.trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
+        run.critic_r2 = fit_estimators(run.trainer.model, run.trainer.ema, run.data)
+
+
 def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     """Train to the last gradient step. A signal saves a checkpoint and stops. Returns the exit code."""
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
-    on_writer(run, announce)
-    if trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
-        run.critic_r2 = fit_estimators(trainer.model, trainer.ema, run.data)
     hidden = not ranks.is_writer
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=run.task.name, unit="update", disable=hidden)
     try:

@@ -24,11 +24,10 @@ from ..base.errors import AarenRLError, UsageError
 from ..cli import StopRequest, launched, progress_bar
 from ..evaluate.scores import Score
 from ..evaluate.tables import format_overview
-from .fit import fit_estimators
 from .group import Group
 from .ranks import ALONE
 from .records import Run
-from .run import announce, begin, catch_up, due, leave, make_plan, on_writer, read_data
+from .run import announce, begin, catch_up, due, fit, leave, make_plan, on_writer, read_data
 from .settings import Request, run_folder
 
 
@@ -129,8 +128,7 @@ class Seeds:
             if run is not self.runs[0]:
                 print(f"run folder: {run.path}")
         for run in self.runs:
-            if run.trainer.update == 0:
-                run.critic_r2 = fit_estimators(run.trainer.model, run.trainer.ema, run.data)
+            fit(run)
         name, first_update = self.runs[0].task.name, min(run.trainer.update for run in self.runs)
         described = f"{name}, {len(self.runs)} seeds"
         self.bar = progress_bar(total=self._updates, initial=first_update, desc=described, unit="update")

@@ -18,31 +18,9 @@ from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
 from .data.batches import StepData, part, part_of_rows
 from .data.sampling import Carried, TbpttSampler, make_sampler
+from .loss import mean_error
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
-
-
-def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
-    """Squared errors of actions (..., A), their mean over dimensions, (...)."""
-    return (predicted.float() - target).square().mean(-1)
-
-
-def cross_entropies(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross entropies, in nats, of logits (..., n) and one-hot actions, (...)."""
-    return -(logits.float().log_softmax(-1) * target).sum(-1)
-
-
-def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean of `squared_errors` of (B, T, A) over the true positions of a bool mask (B, T).
-
-    If this is a part of a batch with `count` true positions, the errors of all parts sum to that of the batch.
-    """
-    return torch.where(mask, squared_errors(predicted, target), 0.0).sum() / (mask.sum() if count is None else count)
-
-
-def masked_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean of `cross_entropies`. Otherwise as `masked_mse`."""
-    return torch.where(mask, cross_entropies(logits, target), 0.0).sum() / (mask.sum() if count is None else count)
 
 
 class Stopwatch:
@@ -148,8 +126,8 @@ class Trainer:
             rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
             begun = {"starts": batch.starts, "previous_action": batch.previous_action}
             actions, after = self._forward(*rows, before, **begun)
-        measure = masked_cross_entropy if self.data.discrete else masked_mse
-        loss = measure(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
+        count = None if batch is whole else whole.mask.sum()
+        loss = mean_error(actions, batch.actions, batch.mask, count, discrete=self.data.discrete)
         for parameter in self._parameters:  # same as zero_grad of the optimizer, in a tenth of its time
             parameter.grad = None
         # DDP averages the gradients of the ranks, but the losses must be summed.

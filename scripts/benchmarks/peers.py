@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from aaren_rl.train.data.batches import Batch
-from aaren_rl.train.trainer import masked_mse
+from aaren_rl.train.loss import mean_error
 
 Predict = Callable[[Batch], Tensor]  # actions (B, T, A)
 Update = Callable[[], Tensor]  # returns the mask of its batch, False for padding
@@ -32,7 +32,7 @@ def make_update(
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
             predicted = predict(batch)
         optimizer.zero_grad(set_to_none=True)
-        masked_mse(predicted, batch.actions, batch.mask).backward()
+        mean_error(predicted, batch.actions, batch.mask).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
         return batch.mask

@@ -29,8 +29,9 @@ from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.acceleration import keep_freed_memory, uses_bfloat16
 from aaren_rl.train.config import RunConfig
 from aaren_rl.train.data.batches import Batch, StepData, part
+from aaren_rl.train.loss import mean_error
 from aaren_rl.train.settings import make_config
-from aaren_rl.train.trainer import Trainer, masked_mse
+from aaren_rl.train.trainer import Trainer
 
 from .peers import PEERS, make_peers
 
@@ -96,7 +97,7 @@ def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]
         fast.zero_grad()
         with torch.autocast(data.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             predicted = _forward(fast, batch)
-        masked_mse(predicted, batch.actions, batch.mask).backward()
+        mean_error(predicted, batch.actions, batch.mask).backward()
         found[precision] = difference = _largest_difference(fast, slow)
         require(f"gradients in {precision} differ from the float64 reference", difference, TOLERANCES[precision])
     return found

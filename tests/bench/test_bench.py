@@ -23,7 +23,7 @@ from aaren_rl.base.machine import torch_threads
 from aaren_rl.bench import command as bench
 from aaren_rl.bench import harness
 from aaren_rl.bench import rollout as bench_rollout
-from aaren_rl.train.trainer import masked_mse
+from aaren_rl.train.loss import mean_error
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
@@ -247,10 +247,10 @@ def test_a_peer_learns(name: str) -> None:
     batch = own.sampler.sample(own.generator)
     model, predict = PEERS[name]({"observation_dim": 11, "action_dim": 3, "width": 16, "layers": 1, "heads": 2}, 1000)
     update = peers.make_update(model, predict, [batch], bfloat16=False, device=harness.CPU)
-    before = masked_mse(predict(batch), batch.actions, batch.mask).item()
+    before = mean_error(predict(batch), batch.actions, batch.mask).item()
     for _ in range(60):
         assert update() is batch.mask
-    assert masked_mse(predict(batch), batch.actions, batch.mask).item() < before
+    assert mean_error(predict(batch), batch.actions, batch.mask).item() < before
 
 
 def test_a_nan_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:

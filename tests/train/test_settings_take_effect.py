@@ -17,10 +17,11 @@ from aaren_rl.train import records as module
 from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.data.sampling import make_sampler
+from aaren_rl.train.loss import mean_error
 from aaren_rl.train.optimizers import rates_at
 from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.settings import build_config, make_config
-from aaren_rl.train.trainer import Trainer, masked_mse
+from aaren_rl.train.trainer import Trainer
 
 SMALL = {
     "context": "mixed", "width": 16, "layers": 2, "heads": 2, "steps_per_update": 64, "updates": 8,
@@ -47,7 +48,7 @@ def test_the_loss_is_the_squared_error_over_real_steps() -> None:
     rng = np.random.default_rng(0)
     predicted, actions = rng.normal(size=(2, 2, 5, 3))
     mask = np.array([[True] * 5, [True, True, False, False, False]])
-    found = masked_mse(*map(torch.from_numpy, (predicted, actions, mask)))
+    found = mean_error(*map(torch.from_numpy, (predicted, actions, mask)))
     assert float(found) == pytest.approx(np.square(predicted - actions).mean(-1)[mask].mean(), rel=1e-6)
 
 

@@ -18,7 +18,8 @@ from aaren_rl.agents.model.trunk import TrunkState
 from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
 from aaren_rl.train.data.batches import Batch
 from aaren_rl.train.data.sampling import Carried, TbpttSampler, settle_context
-from aaren_rl.train.trainer import Trainer, masked_mse
+from aaren_rl.train.loss import mean_error
+from aaren_rl.train.trainer import Trainer
 
 CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)
 LENGTH, ROWS = 6, 4
@@ -98,7 +99,7 @@ def test_the_trainer_goes_on_from_the_state_it_left() -> None:
     for state in (trainer.carried.state, None):
         with torch.no_grad():
             actions, _ = predict(trainer.model, b, state)
-        losses.append(masked_mse(actions, b.actions, b.mask))
+        losses.append(mean_error(actions, b.actions, b.mask))
     loss, _ = trainer.step()
     torch.testing.assert_close(loss, losses[0], rtol=2e-6, atol=0)
     assert abs(losses[1] - loss) > 5e-5 * loss
