@@ -18,6 +18,9 @@ from aaren_rl.sweep.grid import Grid
 
 OURS, THEIRS, CLONED = "decision-aaren", "decision-transformer", "bc-top10"
 MINGRU, ONE_TOKEN = "decision-mingru", "decision-transformer-1token"
+# The datasets on which Decision Transformer has runs with a critic.
+SIX = ("hopper-medium", "hopper-medium-replay", "walker2d-medium", "walker2d-medium-replay")
+SIX += ("halfcheetah-medium-replay", "ant-medium-replay")
 CRITIC, NO_GATE = "-critic", f"{OURS}-no-gate"
 BEST = OURS + CRITIC
 # As tables have them: of two that are compared, the first is the one that ought to be better.

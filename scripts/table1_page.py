@@ -17,7 +17,7 @@ import numpy as np
 import table1_peers
 from docs_dark import adapt
 from scipy.stats import spearmanr
-from table1_cells import BEST, CLONED, CRITIC, MINGRU, NO_GATE, ONE_TOKEN, OURS, THEIRS, Made, of, read, variants
+from table1_cells import BEST, CLONED, CRITIC, MINGRU, NO_GATE, ONE_TOKEN, OURS, SIX, THEIRS, Made, of, read, variants
 from table1_figures import figures
 
 from aaren_rl.base.errors import UsageError
@@ -117,15 +117,14 @@ def missing(cells: Sequence[Cell], grid: Grid) -> str:
     there = {(cell.env, cell.agent, cell.seed) for cell in cells}
     lines = []
     for agent in grid.agents:
-        name = label(agent + CRITIC)
-        datasets: dict[tuple[str, ...], list[int]] = {}  # datasets -> the seeds that lack them
+        name, wanted = agent + CRITIC, [env for env in grid.envs if agent != THEIRS or env in SIX]
+        seeds_of: dict[tuple[str, ...], list[int]] = {}  # datasets -> the seeds that lack them
         for seed in grid.agent_seeds.get(agent, grid.seeds):
-            # Decision Transformer with a critic has a run of its own.
-            lacking = tuple(env for env in grid.envs if (env, agent + CRITIC, seed) not in there)
-            datasets.setdefault(lacking, []).append(seed)
-        for lacking, seeds in datasets.items():
+            if lacking := tuple(env for env in wanted if (env, name, seed) not in there):
+                seeds_of.setdefault(lacking, []).append(seed)
+        for lacking, seeds in seeds_of.items():
             on = "all datasets" if len(lacking) == len(grid.envs) else listed(lacking)
-            lines += [f"* {name}, seed{'s' * (len(seeds) > 1)} {listed(seeds)}: {on}"] if lacking else []
+            lines.append(f"* {label(name)}, seed{'s' * (len(seeds) > 1)} {listed(seeds)}: {on}")
     return "\n".join(["Not run yet:\n", *lines]) if lines else "All runs of the grid are here."
 
 

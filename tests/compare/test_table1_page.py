@@ -22,6 +22,7 @@ from aaren_rl.sweep.grid import read_grid
 
 PICTURES = {"scores.svg", "steering.svg", "forest.svg", "profiles.svg", "peers.svg"}
 GRID = str(ROOT / "configs" / "local" / "benchmark.yaml")
+SIX = table1_cells.SIX
 OURS, THEIRS, CLONED, ONE_TOKEN = "decision-aaren", "decision-transformer", "bc-top10", "decision-transformer-1token"
 
 
@@ -131,6 +132,10 @@ def test_what_is_missing(tmp_path: Path, cells: list[Cell]) -> None:
     assert f"* Decision-Aaren + critic, seeds 0, 1, 2: {others}\n" in page
     assert "* Decision-Aaren + critic, seeds 3, 4: all datasets\n" in page
     assert "* Decision-minGRU + critic, seeds 0, 1: all datasets\n" in page
+    assert (
+        f"* Decision Transformer + critic, seeds 0, 1: {', '.join(e for e in read_grid(GRID).envs if e in SIX)}\n"
+        in page
+    )
 
 
 def test_the_worst_seed(tmp_path: Path, cells: list[Cell]) -> None:
