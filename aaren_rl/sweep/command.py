@@ -1,7 +1,8 @@
 """Many training runs at once, on this machine's cores or on Ray: `aaren-rl sweep GRID`.
 
-Every run is a process of its own, `aaren-rl train ...`, so that one that dies takes no other with it. A sweep
-can be stopped and called again: finished runs are left as they are, the others go on from their last checkpoint.
+Every run is a process of its own, `aaren-rl train ...`, so that one that dies takes no other with it; on a GPU the
+seeds of a cell share one. A sweep can be stopped and called again: finished runs are left as they are, the others go on
+from their last checkpoint.
 """
 
 import argparse
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")
     on_ray = "run on Ray: of its own, or the cluster at ADDRESS"
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help=on_ray)
-    shared = "runs at once on every GPU here, each of which sees one GPU"
+    shared = "processes at once on every GPU here, each of which sees one GPU"
     add("--jobs-per-gpu", type=positive, metavar="N", help=shared)
     add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: of a GPU [0]")
     parser.add_shared()

@@ -1,4 +1,4 @@
-"""One run of a sweep, and the process that trains it."""
+"""One run of a sweep, or several seeds that train together, and the process that trains them."""
 
 import os
 import subprocess
@@ -31,11 +31,14 @@ class CellJob:
     preset: str  # that it started from
     options: tuple[str, ...] = ()  # of `aaren_rl.train`, which are no settings
     notes: tuple[str, ...] = ()  # on settings that a user typed and that have no effect
+    device: str = "auto"  # as --device
+    seeds: tuple[int, ...] = ()  # that train together in place of the one of `config`
 
     @property
     def arguments(self) -> list[str]:
         """Of `aaren_rl.train`, without --resume."""
-        return [*self.options, "--config", as_text(self.config), "--out", str(self.out)]
+        seeds = ["--seeds", *map(str, self.seeds)] if self.seeds else []
+        return [*self.options, "--config", as_text(self.config), "--out", str(self.out), *seeds]
 
 
 def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), preset: str = "default") -> CellJob:
@@ -56,7 +59,8 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     others = {"register": asked.register, "device": asked.device, "save-every": asked.save_every}
     options = [f"--{name}={value}" for name, value in others.items() if value is not None]
     options.append(f"--threads={asked.threads or 1}")
-    return CellJob(config, out, run, asked.preset, tuple(options), tuple(remarks(config, asked.settings)))
+    notes = tuple(remarks(config, asked.settings))
+    return CellJob(config, out, run, asked.preset, tuple(options), notes, asked.device)
 
 
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:

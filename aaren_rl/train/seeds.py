@@ -24,6 +24,8 @@ from ..base.errors import AarenRLError, UsageError
 from ..cli import StopRequest, launched, progress_bar
 from ..evaluate.scores import Score
 from ..evaluate.tables import format_overview
+from ..runs.folder import holds_training
+from .config import RunConfig
 from .group import Group
 from .ranks import ALONE
 from .records import Run
@@ -53,18 +55,25 @@ def _check(request: Request, seeds: Sequence[int]) -> None:
         raise UsageError(f"--seeds {' '.join(map(str, seeds))}: a seed is given twice")
     if launched() > 1:
         raise UsageError("--seeds: seeds train together in one process; start it without torchrun")
-    config = request.config
+    if why := why_apart(request.config):
+        raise UsageError(f"--seeds: {why}")
+
+
+def why_apart(config: RunConfig) -> str | None:
+    """Why seeds of this configuration do not train together; None: they do."""
     alone = "train one seed after another: aaren-rl compare or aaren-rl sweep"
     if config.network.dropout:
-        raise UsageError(f"--seeds: seeds that train together have no dropout; give --dropout 0, or {alone}")
+        return f"seeds that train together have no dropout; give --dropout 0, or {alone}"
     if not MIXERS[config.mixer].stackable:
-        raise UsageError(f"--seeds: seeds of {config.agent} do not train together; {alone}")
+        return f"seeds of {config.agent} do not train together; {alone}"
+    return None
 
 
 def _begin(request: Request, held: ExitStack) -> Run:
-    """The run of one seed. A seed without a folder begins, also where others resume."""
+    """The run of one seed. A seed without a run begins, also where others resume."""
     folder = run_folder(request.config, request.out)
-    request = replace(request, resume=request.resume and folder.exists())
+    there = (folder / "config.yaml").exists() or holds_training(folder)
+    request = replace(request, resume=request.resume and there)
     plan = make_plan(request, held)
     return begin(request, plan, read_data(request, plan, ALONE), ALONE)
 
