@@ -98,8 +98,8 @@ def answer(cells: Sequence[Cell]) -> str:
         for i in (0, 1)
     )
     text = (
-        f"**With its critic, {label(OURS)} scores {ahead[BEST]} points more than {label(THEIRS)} and {label(CLONED)}**, "
-        f"on average over {len(first[2])} datasets; a run of it scores above one of theirs with probability "
+        f"**With its critic, {label(OURS)} scores {ahead[BEST]} points more than {label(THEIRS)} and {label(CLONED)}"
+        f"**, on average over {len(first[2])} datasets; a run of it scores above one of theirs with probability "
         f"{above[BEST]}. "
         f"**By its own actions it scores {ahead[OURS]} more**, with probability {above[OURS]}."
     )
