@@ -195,8 +195,8 @@ def _to_file(
         reading.check_kind("minari")
         data = read_minari(source.name, clip_actions=reading.clip_actions, plays=False)
         episodes = data.episodes
-        if data.spec.env_kwargs:
-            attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)
+        if data.spec.recorded is not None and data.spec.recorded.env_kwargs:
+            attributes["env_kwargs"] = json.dumps(data.spec.recorded.env_kwargs)
             print(
                 f"note: the environment's arguments are in {path}, in env_kwargs, which nothing reads", file=sys.stderr
             )

@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..agents.policy.base import BasePolicy
 from ..base.errors import UsageError
 from ..base.files import check_outputs, write_json
 from ..base.ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
@@ -22,7 +23,7 @@ from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
 from .elsewhere import in_environment
 from .held_out import HeldOut, action_error, kept_episodes
 from .opening import open_policy
-from .play import EpisodePlan, ScoredPolicy, play
+from .play import EpisodePlan, play
 from .scores import ActionError, Score, above_data, mismatch
 from .tables import format_overview, format_table, write_episodes
 from .video import EPISODES, Video
@@ -193,7 +194,7 @@ def _require_no_episodes(path: Path, arguments: argparse.Namespace) -> None:
         )
 
 
-def _candidates(policy: ScoredPolicy[Any], arguments: argparse.Namespace) -> int | None:
+def _candidates(policy: BasePolicy, arguments: argparse.Namespace) -> int | None:
     """As `EpisodePlan.candidates`: without target returns, the best is asked for."""
     asked: int | None = arguments.candidates
     if asked is None:

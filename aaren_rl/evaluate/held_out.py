@@ -20,15 +20,15 @@ import numpy.typing as npt
 import yaml
 from scipy.special import log_softmax
 
+from ..agents.policy.base import BasePolicy
 from ..base.errors import DataError, UsageError, one_line
 from ..base.files import read_small
 from ..cli import progress_bar
 from ..envs import load_task
-from ..envs.data.episodes import Episodes, held_out, split
+from ..envs.data.episodes import Episodes, held_out
 from ..envs.load.sources import OF_THE_TABLE
 from ..envs.local.noise import action_noise_variance
 from ..policies.card import PolicyCard
-from .play import ScoredPolicy
 from .scores import ActionError
 
 # Settings of a run that `load_task` takes.
@@ -46,26 +46,16 @@ class HeldOut:
     floor: float | None = None  # the mean noise variance of the behavior policy in their states, if known
 
 
-def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, HeldOut | None]:
-    """Split episodes into training and held-out ones; None if there are too few, see `split`."""
-    training, kept = split(episodes, share, seed)
-    return training, None if kept is None else _with_floor(episodes, kept, held_out(len(episodes), share, seed))
-
-
 def keep_out(episodes: Episodes, share: float, seed: int) -> HeldOut | None:
-    """The held-out episodes alone."""
+    """The episodes that `split` holds out, with their noise variance if it is known; None if there are too few."""
     chosen = held_out(len(episodes), share, seed)
-    return _with_floor(episodes, episodes.take(chosen), chosen) if chosen.size else None
-
-
-def _with_floor(episodes: Episodes, kept: Episodes, chosen: npt.NDArray[np.int64]) -> HeldOut:
-    """The episodes `kept`, those of `episodes` with the indices `chosen`, with their noise variance if it is known."""
+    if not chosen.size:
+        return None
     try:
         variance = action_noise_variance(episodes)
     except DataError:  # data options modified the local dataset, so steps no longer match its stored noise variance
         variance = None
-    rows = episodes.rows(chosen)
-    return HeldOut(kept, None if variance is None else float(variance[rows].mean()))
+    return HeldOut(episodes.take(chosen), None if variance is None else float(variance[episodes.rows(chosen)].mean()))
 
 
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
@@ -121,7 +111,7 @@ def _configuration(run: Path) -> Iterator[Any]:
 
 
 def action_error(
-    policy: ScoredPolicy[Any], held_out: HeldOut, action_low: npt.ArrayLike = -1.0, action_high: npt.ArrayLike = 1.0
+    policy: BasePolicy, held_out: HeldOut, action_low: npt.ArrayLike = -1.0, action_high: npt.ArrayLike = 1.0
 ) -> ActionError:
     """Run `policy.act` over every episode from its first step, in the rollout mode of the policy.
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..cli import choose_device
 from ..policies.card import PolicyCard, card_from_json
 from ..runtime import load_policy
-from .play import ScoredPolicy, guided
+from .play import guided
 
 if TYPE_CHECKING:
     from ..policies.folder import SavedPolicy
 
 
-def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
+def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[BasePolicy, PolicyCard, str]:
     """The policy of a folder or file as the options of `evaluate` want it, its card, and the name of its weights.
 
     Raises UsageError for an option that does not go with it, CheckpointError where it cannot be loaded.
@@ -37,7 +38,7 @@ def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy
     return acting, policy.card, arguments.weights or policy.card.weights
 
 
-def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
+def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[BasePolicy, PolicyCard, str]:
     options = {"--rollout": arguments.rollout, "--rollout-context": arguments.rollout_context}
     if fixed := [name for name, asked in {**options, "--weights": arguments.weights}.items() if asked is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export the policy again with other options")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
+from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..cli import progress_bar
-from ..envs import Reference, SequencePolicy, make_env, normalized_score, rollout
+from ..envs import Reference, make_env, normalized_score, rollout
 from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
 from ..envs.tasks.environment import close_env, inspect_spaces
 from ..envs.tasks.spaces import Layout, is_vector, parts_of
@@ -22,44 +21,6 @@ from .scores import Score
 
 if TYPE_CHECKING:
     from ..policies.folder import SavedPolicy
-
-State = TypeVar("State")
-
-
-class ScoredPolicy(SequencePolicy[State], Protocol[State]):
-    """The interface of a policy that can be evaluated: `agents.Policy` or `runtime.OnnxPolicy`; see there."""
-
-    @property
-    def rollout(self) -> str:
-        """The rollout mode."""
-
-    @property
-    def context_length(self) -> int:
-        """K of the modes staggered and window, in steps."""
-
-    @property
-    def discrete(self) -> bool:
-        """Whether an action is an integer."""
-
-    @property
-    def temperature(self) -> float | None:
-        """The temperature for sampling discrete actions; None: no sampling."""
-
-    @property
-    def action_start(self) -> int:
-        """The smallest discrete action."""
-
-    @property
-    def candidates(self) -> int:
-        """How many candidate actions its critic chooses among; 1: it has no critic."""
-
-    def logits(
-        self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: State
-    ) -> tuple[npt.NDArray[np.float32], State]:
-        """The logits (B, n) of discrete actions, instead of the actions of `act`."""
-
-    def select(self, state: State, rows: npt.NDArray[np.int64]) -> State:
-        """The state of only the environments `rows` (R,), in their order."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +38,7 @@ class EpisodePlan:
     candidates: int | None = None
 
 
-def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePlan) -> list[Score]:
+def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> list[Score]:
     """Roll out a policy for every target return, all in one batch, and score it. `card` describes the policy.
 
     Raises:
@@ -128,7 +89,7 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
     return made
 
 
-def _candidates(policy: ScoredPolicy[State], target: float | str, asked: int | None) -> int:
+def _candidates(policy: BasePolicy, target: float | str, asked: int | None) -> int:
     if asked is not None:
         return asked
     return policy.candidates if target == AUTO else 1
@@ -187,7 +148,7 @@ def _check_parts(card: PolicyCard, trained: Layout) -> None:
     )
 
 
-def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
+def play(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
     """`score_policy` with a progress bar labeled `name`, as `on_step` of the plan."""
     episodes = len(plan.target_returns) * plan.episodes
     label, turns = ", ".join(filter(None, (name, f"{episodes} episodes"))), -(-episodes // AT_ONCE)

@@ -49,10 +49,8 @@ class Environment:
             action_dim=dim,
             n_actions=1 if episodes.discrete else None,
             horizon=0,
-            target_returns=(),
             action_low=tuple(-bound for bound in any_bound),
             action_high=any_bound,
-            env_kwargs={},
             reference=self.reference,
             layout=episodes.layout,
         )

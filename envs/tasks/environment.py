@@ -222,8 +222,7 @@ def own_task(
     layout, action, horizon = inspect_spaces(env_id, **kwargs)
     acts: dict[str, Any]
     if isinstance(action, gym.spaces.Discrete):
-        acts = {"action_dim": int(action.n), "action_low": (), "action_high": ()}
-        acts |= {"n_actions": int(action.n), "action_start": int(action.start)}
+        acts = {"action_dim": int(action.n), "n_actions": int(action.n), "action_start": int(action.start)}
     else:
         low, high = (
             np.where(np.abs(side) < UNBOUNDED, side, np.copysign(np.inf, side)) for side in (action.low, action.high)
@@ -235,7 +234,6 @@ def own_task(
         observation_dim=flat_size(layout),
         layout=None if is_vector(layout) else layout,
         horizon=horizon or 0,
-        target_returns=(),
         env_kwargs=kwargs,
         reference=reference,
         **acts,

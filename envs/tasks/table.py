@@ -1,7 +1,7 @@
 """The task table: environment, sizes, target returns, D4RL file and scores of a name like `hopper-medium`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .spaces import Layout
@@ -59,11 +59,11 @@ class Task:
     observation_dim: int
     action_dim: int
     horizon: int
-    target_returns: tuple[float, ...]
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
-    env_kwargs: Mapping[str, Any]
-    reference: Reference | None
+    target_returns: tuple[float, ...] = ()
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reference: Reference | None = None
     n_actions: int | None = None
     action_start: int = 0
     layout: Layout | None = None
@@ -98,7 +98,6 @@ def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tupl
             target_returns=targets,
             action_low=(-1.0,) * action_dim,
             action_high=(1.0,) * action_dim,
-            env_kwargs={},
             reference=Reference("D4RL v2", *REFERENCE_RETURNS[family]),
             d4rl_file=file,
         )

@@ -20,7 +20,8 @@ from aaren_rl.base.ranges import POSITIVE, SEED
 from aaren_rl.bench.harness import COMPARABLE, Figures, logarithmic, parallel_actions, require, table
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
-from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, hold_out
+from aaren_rl.envs.data.episodes import split
+from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, keep_out
 from aaren_rl.policies.names import AGENTS, MARKS, label, style
 from aaren_rl.train.acceleration import keep_freed_memory
 from aaren_rl.train.config import RunConfig
@@ -121,7 +122,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     for recipe in arguments.recipes:
         read_recipe(recipe, updates, seed)  # before reading the data, so that typos fail at once
     episodes = load_episodes(env, arguments.source)
-    training, held_out = hold_out(episodes, HELD_OUT, seed)
+    training, held_out = split(episodes, HELD_OUT, seed)[0], keep_out(episodes, HELD_OUT, seed)
     if held_out is None:
         raise UsageError(f"{env}: {len(episodes)} episodes are too few to hold any out")
     keep_freed_memory()

@@ -18,8 +18,8 @@ from small_run import quick, records
 from aaren_rl import load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.envs import Episodes
+from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
-from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import find_runs
 from aaren_rl.runs.command import main as runs
@@ -208,7 +208,7 @@ def test_the_context_does_not_depend_on_the_episodes_that_a_seed_holds_out(tmp_p
     rewards, offsets = np.ones(steps, np.float32), np.cumsum([0, *lengths])
     episodes = Episodes(observations, actions, rewards, offsets, np.ones(40, bool))
     write_hdf5(tmp_path / "data.hdf5", episodes, {})
-    means = [hold_out(episodes, 0.3, seed)[0].lengths.mean() for seed in range(2)]
+    means = [split(episodes, 0.3, seed)[0].lengths.mean() for seed in range(2)]
     assert min(means) < 160 / 1.5 < max(means)
     for seed in range(2):
         made = train_policy(**SMALL | {"source": tmp_path / "data.hdf5", "seed": seed, "held_out": 0.3}, out=tmp_path)

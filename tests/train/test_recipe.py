@@ -22,11 +22,11 @@ from aaren_rl.agents import ReturnEstimate
 from aaren_rl.agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
-from aaren_rl.envs.data.episodes import held_out
+from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.local.noise import mode_returns
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.evaluate.held_out import all_episodes, hold_out
+from aaren_rl.evaluate.held_out import all_episodes, keep_out
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import evaluation
@@ -68,12 +68,12 @@ def test_every_evaluation_measures_imitation(
 
 def test_held_out_episodes_are_not_trained_on(hopper_file: Path) -> None:
     episodes = read_hdf5(hopper_file)
-    training, kept = hold_out(episodes, 0.2, seed=3)
+    (training, _), kept = split(episodes, 0.2, 3), keep_out(episodes, 0.2, seed=3)
     assert kept is not None and kept.floor is None
     assert len(training) + len(kept.episodes) == len(episodes)
     np.testing.assert_array_equal(kept.episodes.returns, episodes.returns[held_out(len(episodes), 0.2, 3)])
-    assert hold_out(episodes, 0.0, 3) == (episodes, None)
-    _, others = hold_out(episodes, 0.2, seed=4)
+    assert keep_out(episodes, 0.0, 3) is None
+    others = keep_out(episodes, 0.2, seed=4)
     assert others is not None and others.episodes.returns.tolist() != kept.episodes.returns.tolist()
 
 
@@ -224,7 +224,7 @@ def test_range_that_a_model_is_fed(hopper_file: Path, trained: Path) -> None:
         assert low == there[0] and there[math.floor(rank)] <= high <= there[math.ceil(rank)]
     assert found.every == math.ceil(episodes.lengths.max() / 50) > 1
     fed = load_policy(trained).return_range  # of the run's own episodes, without those that it holds out
-    kept = return_bounds(hold_out(episodes, 0.05, 0)[0])
+    kept = return_bounds(split(episodes, 0.05, 0)[0])
     assert fed is not None and fed.every == kept.every and fed.bounds.T.tolist() == [kept.low, kept.high]
 
 

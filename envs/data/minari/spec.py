@@ -56,16 +56,6 @@ class MinariSpec:
         return None if self.recorded is None else self.recorded.env_id
 
     @property
-    def env_kwargs(self) -> dict[str, Any]:
-        """The arguments of that environment."""
-        return {} if self.recorded is None else self.recorded.env_kwargs
-
-    @property
-    def max_episode_steps(self) -> int | None:
-        """Its time limit."""
-        return None if self.recorded is None else self.recorded.max_episode_steps
-
-    @property
     def unflat(self) -> Layout | None:
         """The layout of observations that are no vectors by themselves."""
         return None if self.layout is None or is_vector(self.layout) else self.layout

@@ -44,7 +44,7 @@ def test_observations_actions_and_rewards_line_up(data):
     episodes, spec = read_minari(ID)
     with h5py.File(data / "main_data.hdf5") as file:
         seeds = [int(file[f"episode_{e}"].attrs["seed"]) for e in range(4)]
-    env = make_env("Hopper-v5", **spec.env_kwargs)
+    env = make_env("Hopper-v5", **spec.recorded.env_kwargs)
     for seed, episode in zip(seeds, episodes, strict=True):
         observation, terminated = env.reset(seed=seed)[0], False
         for t in range(len(episode)):
@@ -56,7 +56,11 @@ def test_observations_actions_and_rewards_line_up(data):
     assert episodes.terminated.tolist() == [True, True, True, False] and episodes.lengths[3] == 5
     assert (episodes.source, episodes.dataset, episodes.env_id) == ("minari", ID, "Hopper-v5")
     assert episodes.path == str(data / "main_data.hdf5") and episodes.notes == ("algorithm_name: random",)
-    assert (spec.env_kwargs, spec.reference_returns, spec.max_episode_steps) == ({}, (-20.0, 3000.0), 1000)
+    assert (spec.recorded.env_kwargs, spec.reference_returns, spec.recorded.max_episode_steps) == (
+        {},
+        (-20.0, 3000.0),
+        1000,
+    )
     assert (spec.action_low, spec.action_high) == ((-1.0,) * 3, (1.0,) * 3)
 
 
@@ -325,5 +329,5 @@ def test_an_environment_of_your_own(tmp_path, monkeypatch):
         episodes, spec = read_minari(ID)
     finally:
         del gym.registry["Mine-v0"]
-    assert (episodes.env_id, spec.max_episode_steps, spec.action_high) == ("Mine-v0", 9, (3.0,))
+    assert (episodes.env_id, spec.recorded.max_episode_steps, spec.action_high) == ("Mine-v0", 9, (3.0,))
     refused("Mine-v0", "inverted_pendulum_v5:InvertedPendulumEnv", "not imported", "--register")

@@ -29,7 +29,7 @@ def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
     read, spec = read_minari(ID)
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):
         np.testing.assert_array_equal(getattr(read, name), getattr(episodes, name))
-    assert (spec.env_kwargs, spec.reference_returns, read.env_id) == (kwargs, (1.0, 2.0), "Hopper-v5")
+    assert (spec.recorded.env_kwargs, spec.reference_returns, read.env_id) == (kwargs, (1.0, 2.0), "Hopper-v5")
     assert read.notes == ("description: by hand",)
     dataset = minari.load_dataset(ID)
     assert (dataset.total_episodes, dataset.total_steps) == (3, 12)
@@ -108,7 +108,7 @@ def test_what_the_registry_passes_on_is_read_again(tmp_path, monkeypatch):
     gym.register("OwnModel-v0", gym.spec("Hopper-v5").entry_point, kwargs=own)
     try:
         write_minari(ID, small(), env_id="OwnModel-v0", env_kwargs={"reset_noise_scale": 0.02})
-        assert read_minari(ID).spec.env_kwargs == {"reset_noise_scale": 0.02}
+        assert read_minari(ID).spec.recorded.env_kwargs == {"reset_noise_scale": 0.02}
         with minari_sets.spec(tmp_path / ID / "data") as described:
             described["kwargs"]["xml_file"] = "walker2d.xml"
         with pytest.raises(DataError, match="xml_file"):
