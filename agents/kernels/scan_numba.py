@@ -23,6 +23,7 @@ from torch import Tensor
 from .compiled import Array, compiled
 
 Index: TypeAlias = npt.NDArray[np.int64]
+Arrays: TypeAlias = tuple[Array, ...]
 Offset = np.uint64
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 SHARED = 1 << 15  # elements from which a call is worth more than one thread
@@ -66,26 +67,10 @@ def _decay(decays: Array, at: Index, stride: Index, row: int, k: int) -> float:
 
 
 @compiled("contract", "reassoc", "nsz")
-def _forward(
-    first: int,
-    last: int,
-    group: int,
-    pieces: Index,
-    scores: Array,
-    values: Array,
-    mask: Array,
-    starts: Array,
-    decays: Array,
-    at: Index,
-    stride: Index,
-    outputs: Array,
-    weights: Array,
-    m: Array,
-    u: Array,
-    w: Array,
-) -> None:
+def _forward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, after: Arrays) -> None:
+    (scores, values, mask, starts, decays), (outputs, weights), (m, u, w) = given, out, after
     dim = w.shape[1]
-    for piece in range(first, last):
+    for piece in range(len(pieces)):
         begin, state, cut, end = pieces[piece]
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
         most, total = m[state : state + group].copy(), u[state : state + group].copy()
@@ -123,26 +108,10 @@ def _forward(
 
 
 @compiled("contract", "reassoc", "nsz")
-def _backward(
-    first: int,
-    last: int,
-    group: int,
-    pieces: Index,
-    weights: Array,
-    values: Array,
-    outputs: Array,
-    d_outputs: Array,
-    starts: Array,
-    at: Index,
-    stride: Index,
-    d_scores: Array,
-    d_values: Array,
-    d_decays: Array,
-    g: Array,
-    c: Array,
-) -> None:
+def _backward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, before: Arrays) -> None:
+    (weights, values, outputs, d_outputs, starts), (d_scores, d_values, d_decays), (g, c) = given, out, before
     dim, faded = g.shape[1], len(d_decays) > 0
-    for piece in range(first, last):
+    for piece in range(len(pieces)):
         begin, state, cut, end = pieces[piece]
         along, keep = c[state : state + group].copy(), np.ones(group)
         for k in range(end - 1, cut - 1, -1):
@@ -209,9 +178,9 @@ def forward(
     # A stretch's own. What those after the first begin with is not read: they begin with a start.
     m, u, w = (part.expand(stretches, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     decays = flat[0][:0] if log_decay is None else flat[5]
-    arrays = (*flat[:4], decays, at, stride, flat[4], weights.view(-1, n).numpy())
-    state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
-    _share(_forward, values.numel(), group, pieces, *arrays, *state)
+    after = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
+    arrays = (*flat[:4], decays), at, stride, (flat[4], weights.view(-1, n).numpy()), after
+    _share(_forward, values.numel(), pieces, group, *arrays)
     return outputs, weights, m[-1], u[-1], w[-1]
 
 
@@ -246,8 +215,9 @@ def backward(
     group, stretches, pieces = _cut(values, starts)
     g, c = (torch.cat((part.new_zeros(stretches - 1, *part.shape), part.unsqueeze(0))) for part in (g, c))
     of_weights, of_scores, of_decays = (x.view(-1, n).numpy() for x in (weights, d_scores, d_decays))
-    arrays = (of_weights, *flat[:4], at, stride, of_scores, flat[4], of_decays)
-    _share(_backward, values.numel(), group, pieces, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
+    before = g.view(-1, dim).numpy(), c.view(-1).numpy()
+    arrays = (of_weights, *flat[:4]), at, stride, (of_scores, flat[4], of_decays), before
+    _share(_backward, values.numel(), pieces, group, *arrays)
     # Nothing passes a start: all but the first stretch's g and c are zero.
     return d_scores, d_values, g.sum(0), c.sum(0), d_decays
 
@@ -300,13 +270,13 @@ def _threads(parts: int, elements: int) -> int:
     return min(torch.get_num_threads(), parts) if elements >= SHARED else 1
 
 
-def _share(kernel: Callable[..., None], elements: int, group: int, pieces: Index, *arrays: Array) -> None:
+def _share(kernel: Callable[..., None], elements: int, pieces: Index, *others: Any) -> None:  # noqa: ANN401
     """Runs the kernel, which is compiled without Python's lock, over all pieces, on several threads if it pays."""
     threads = _threads(len(pieces), elements)
-    cuts = [len(pieces) * k // threads for k in range(threads + 1)]
-    others = [_pool(threads).submit(kernel, cuts[k], cuts[k + 1], group, pieces, *arrays) for k in range(1, threads)]
-    kernel(*cuts[:2], group, pieces, *arrays)
-    for other in others:
+    own, *parts = np.split(pieces, [len(pieces) * k // threads for k in range(1, threads)])
+    running = [_pool(threads).submit(kernel, part, *others) for part in parts]
+    kernel(own, *others)
+    for other in running:
         other.result()
 
 

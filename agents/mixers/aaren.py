@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Self
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 from ..scan.prefix import prefix_scan, scan_step
 from ..scan.state import ScanState
 from ..stacked import affine
-from .base import HeadMixer, MixerConfig
+from .base import HeadMixer
 from .forms import NOTHING, Doubles, Linear, MixerGraph, Nodes, StepWeights, exact
 
 # Steps after which a head keeps 1 / e before training: of all heads but the last on a logarithmic scale.
@@ -53,10 +52,6 @@ class Aaren(HeadMixer):
             with torch.no_grad():
                 self.forget.weight.mul_(GATE_SCALE)
                 self.forget.bias.copy_(initial_gates(heads))
-
-    @classmethod
-    def build(cls, config: MixerConfig) -> Self:
-        return cls(config.width, config.heads, config.forget_gate)
 
     def mix(
         self, x: Tensor, state: ScanState | None, *, starts: Tensor | None = None, keep: slice | None = None

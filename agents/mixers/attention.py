@@ -6,13 +6,13 @@ Shape suffixes: B batch, N tokens, M cached tokens, C channels, H heads, D = C /
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import HeadMixer, MixerConfig
+from .base import HeadMixer
 from .forms import Linear, MixerGraph, Nodes, beside, exact, layer
 
 
@@ -38,10 +38,6 @@ class Attention(HeadMixer):
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads)
         self.dropout = dropout
-
-    @classmethod
-    def build(cls, config: MixerConfig) -> Self:
-        return cls(config.width, config.heads, config.dropout)
 
     def graph(self) -> AttentionGraph:
         return AttentionGraph(self.query, self.key, self.value, self.output, self.heads)

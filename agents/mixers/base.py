@@ -6,6 +6,7 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -68,8 +69,9 @@ class Mixer(RowModule):
 
     @classmethod
     def build(cls, config: MixerConfig) -> Self:
-        """The mixer of a model with these settings, of which it takes width and heads by default."""
-        return cls(config.width, config.heads)
+        """The mixer of a model with these settings, of which it takes those that its `__init__` names."""
+        named = signature(cls.__init__).parameters
+        return cls(**{name: value for name, value in vars(config).items() if name in named})
 
     def step_weights(self) -> StepWeights:
         """Its current weights for `kernels/step.py`; of a mixer with a compiled step."""

@@ -5,13 +5,11 @@ Shape suffixes: B batch, N tokens, C channels, S sequences in the rows of a batc
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from .base import Mixer, MixerConfig
+from .base import Mixer
 from .forms import Linear, Nodes, UnitGraph, exact
 
 
@@ -30,10 +28,6 @@ class GRU(Mixer):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gru = nn.GRU(width, width, batch_first=True)
-
-    @classmethod
-    def build(cls, config: MixerConfig) -> Self:
-        return cls(config.width)
 
     def graph(self) -> GRUGraph:
         return GRUGraph(self.gru)

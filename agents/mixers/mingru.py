@@ -10,15 +10,13 @@ Shape suffixes: B batch, N tokens, C channels.
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan
 from ..scan.state import STATE_DTYPE, ScanState
-from .base import Mixer, MixerConfig
+from .base import Mixer
 from .forms import Linear, Nodes, UnitGraph, beside, layer
 
 
@@ -37,10 +35,6 @@ class MinGRU(Mixer):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gate, self.candidate = nn.Linear(width, width), nn.Linear(width, width)
-
-    @classmethod
-    def build(cls, config: MixerConfig) -> Self:
-        return cls(config.width)
 
     def graph(self) -> MinGRUGraph:
         return MinGRUGraph(self.gate, self.candidate)

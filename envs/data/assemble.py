@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError
 from ...base.system import require_memory
-from ..tasks.spaces import Layout, flat_size, flatten_batch
+from ..tasks.spaces import Layout
 from ..tasks.spaces import is_vector as is_flat
 from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape
 from .ends import END_NAMES, Ends, ends_of_one, episode_ends, read_ends
-from .observations import read_observations
+from .observations import fill_observations, layout_of_columns, read_observations, width_of
 from .storage import allocate, release, should_map
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
@@ -260,45 +260,6 @@ def _read(
     observations = read_observations(fill, (total, width_of(parts[0].observations, layout)), stored, mapped)
     _note_shapes(parts[0], layout, notes)
     return observations, actions, rewards
-
-
-def layout_of_columns(tree: Tree) -> Layout:
-    """The layout by which columns are flattened that come without a space."""
-    if isinstance(tree, Mapping):
-        return {"type": "Dict", "subspaces": {key: layout_of_columns(tree[key]) for key in sorted(tree)}}
-    if isinstance(tree, Sequence):
-        return {"type": "Tuple", "subspaces": [layout_of_columns(part) for part in tree]}
-    return {"type": "Box", "shape": list(tree.shape[1:])}
-
-
-def width_of(tree: Tree, layout: Layout | None) -> int:
-    """The numbers of an observation once it is flattened."""
-    if layout is None or is_flat(layout):
-        return sum(math.prod(column.shape[1:]) for column in columns_of(tree))
-    return flat_size(layout)
-
-
-def fill_observations(tree: Tree, layout: Layout | None, place: str, out: npt.NDArray[Any]) -> None:
-    """The first observations of a tree into `out`, flattened; straight from the file where they are vectors already.
-
-    DataError: a part is missing, has another shape, is not finite or not in its space.
-    """
-    if not isinstance(tree, Mapping | Sequence) and (layout is None or is_flat(layout)):
-        reading.read_finite(tree, out)
-        return
-    try:
-        flat = flatten_batch(layout, _values(tree, len(out)), place, out.dtype)
-    except ValueError as error:
-        raise DataError(f"{error}; {reading.CONVERT}") from error
-    reading.read_finite(reading.ArrayColumn(place, flat), out)
-
-
-def _values(tree: Tree, steps: int) -> Any:  # noqa: ANN401
-    if isinstance(tree, Mapping):
-        return {key: _values(part, steps) for key, part in tree.items()}
-    if isinstance(tree, Sequence):
-        return tuple(_values(part, steps) for part in tree)
-    return tree.values()[:steps]
 
 
 def _note_shapes(part: _Part, layout: Layout | None, notes: list[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from ...scan.state import ScanState
 from ..aaren import Aaren, ScanGraph
 from ..attention import Attention, AttentionState
-from ..base import HeadMixer, Mixer, MixerConfig
+from ..base import HeadMixer, Mixer
 from ..forms import Doubles, MixerGraph, Nodes, StepWeights, exact
 from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
@@ -76,10 +76,6 @@ class RSA(Encoded):
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
         super().__init__(Attention(width, heads, dropout), rems)
 
-    @classmethod
-    def build(cls, config: MixerConfig) -> Self:
-        return cls(config.width, config.heads, config.dropout, config.rems)
-
 
 class AarenRSA(Encoded):
     """Aaren with recurrence encoding: content weights and exponential memory, in a small state of constant size.
@@ -93,10 +89,6 @@ class AarenRSA(Encoded):
 
     def __init__(self, width: int, heads: int, rems: RemConfig | None = None, *, forget_gate: bool = False) -> None:
         super().__init__(Aaren(width, heads, forget_gate), rems)
-
-    @classmethod
-    def build(cls, config: MixerConfig) -> Self:
-        return cls(config.width, config.heads, config.rems, forget_gate=config.forget_gate)
 
     def step_weights(self) -> StepWeights:
         return self.inner.step_weights()._replace(encoding=self.encoding)

@@ -313,7 +313,7 @@ def test_41_plain_arguments_are_returned(data):
     with sets.spec(data) as spec:
         spec["kwargs"] = {**kwargs, "render_mode": "human"}
     episodes, read = read_minari(ID)
-    assert read.env_kwargs == kwargs and "left out the environment's render_mode" in episodes.notes
+    assert read.recorded.env_kwargs == kwargs and "left out the environment's render_mode" in episodes.notes
     make_env("Hopper-v5", **kwargs).close()
     for wrong, shown in (({"xml_file": "x"}, "xml_file"), ([1], "kwargs")):
         with sets.spec(data) as spec:
