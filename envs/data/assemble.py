@@ -17,7 +17,7 @@ from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape
 from .ends import END_NAMES, Ends, ends_of_one, episode_ends, read_ends
-from .observations import fill_observations, layout_of_columns, read_observations, width_of
+from .observations import fill_observations, flattened_by, read_observations, width_of
 from .storage import allocate, release, should_map
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
@@ -143,18 +143,11 @@ def assemble(
         "rewards": rewards[:n_steps],
         "offsets": np.concatenate(([0], ends)),
         "terminated": marked.terminated[ends - 1],
-        "layout": _layout(parts[0].observations, limits.layout),
+        "layout": flattened_by(parts[0].observations, limits.layout),
         "path": path,
         **labels,
         "notes": (*notes, *labels.get("notes", ())),
     }
-
-
-def _layout(tree: Tree, layout: Layout | None) -> Layout | None:
-    """What the columns were flattened by; None: they were vectors, of whose parts nothing is known."""
-    if not isinstance(tree, Mapping | Sequence):
-        return None
-    return layout_of_columns(tree) if layout is None or is_flat(layout) else layout
 
 
 def _pick(table: Table, way_out: str) -> _Part:

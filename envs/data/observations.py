@@ -71,12 +71,19 @@ def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.N
     return np.abs(mean) > FAR * std
 
 
-def layout_of_columns(tree: Tree) -> Layout:
+def flattened_by(tree: Tree, layout: Layout | None) -> Layout | None:
+    """What the columns are flattened by; None: they are vectors, of whose parts nothing is known."""
+    if not isinstance(tree, Mapping | Sequence):
+        return None
+    return _of_columns(tree) if layout is None or is_vector(layout) else layout
+
+
+def _of_columns(tree: Tree) -> Layout:
     """The layout by which columns are flattened that come without a space."""
     if isinstance(tree, Mapping):
-        return {"type": "Dict", "subspaces": {key: layout_of_columns(tree[key]) for key in sorted(tree)}}
+        return {"type": "Dict", "subspaces": {key: _of_columns(tree[key]) for key in sorted(tree)}}
     if isinstance(tree, Sequence):
-        return {"type": "Tuple", "subspaces": [layout_of_columns(part) for part in tree]}
+        return {"type": "Tuple", "subspaces": [_of_columns(part) for part in tree]}
     return {"type": "Box", "shape": list(tree.shape[1:])}
 
 
