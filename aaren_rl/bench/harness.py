@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: tests against references, timing in turns, tables, axes of plots."""
+"""Shared by the benchmarks: tests against references, timing in turns, tables."""
 
 import copy
 import gc
@@ -8,8 +8,6 @@ from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from torch import Tensor
 
 from ..agents import Policy
@@ -102,13 +100,3 @@ def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, retu
 def table(head: str, form: str, rows: Iterable[Figures]) -> list[str]:
     """The lines of a table. A | separates columns in its head and in the format of a row."""
     return aligned([head.split("|"), *(form.format(**row).split("|") for row in rows)])
-
-
-def logarithmic(axes: Axes, decades: tuple[int, ...] = (1, 2, 5)) -> None:
-    """Make both axes logarithmic, with plain numbers such as 50, 100, 200 instead of powers of ten."""
-    axes.set(xscale="log", yscale="log")
-    axes.yaxis.set_major_locator(LogLocator(subs=decades))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-        axis.set_minor_formatter(NullFormatter())
-    axes.grid(alpha=0.3)

@@ -14,15 +14,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.figure import Figure
 
 from ..agents import MIXERS, DecisionModel, ModelConfig, Policy, PolicyState
 from ..base.errors import UsageError
 from ..base.machine import state_bytes
 from ..cli import Parser, positive
-from ..policies.names import AGENTS, label
+from ..policies.names import AGENTS
 from ..train.settings import make_config
-from .harness import COMPARABLE, CPU, Figures, in_turns, logarithmic, parallel_actions, ratio, require, seconds, table
+from .harness import COMPARABLE, CPU, Figures, in_turns, parallel_actions, ratio, require, seconds, table
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -52,11 +51,11 @@ Acts in one long episode of random observations, of the size of Hopper, and time
 STEPS: medians of {REPEATS} blocks of {BLOCK} actions, in turns over all modes and steps. A mode whose state grows
 (decision-transformer:recurrent, a key-value cache) is timed up to step {CACHED:,} at most. Up to that step,
 memory and time since the first action are those of figure 5 in "Attention as an RNN"; "grows as" is the exponent of
-steps between half of them and all. --plot draws both."""
+steps between half of them and all."""
 EPILOG = """\
 example:
-  aaren-rl bench rollout --steps 100000 --plot rollout.png
-  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:recurrent --plot figure5.png
+  aaren-rl bench rollout --steps 100000 --json rollout.json
+  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:recurrent
   aaren-rl bench rollout --steps 1000 --modes decision-aaren:recurrent:plain decision-transformer:window"""
 
 
@@ -201,35 +200,6 @@ def show(figures: Figures) -> list[str]:
             grown,
         ),
     ]
-
-
-def plot(figures: Figures) -> Figure:
-    """Plot time and memory of an action, both logarithmic; below, figure 5 of the paper."""
-    figure = Figure(figsize=(7.6, 6.3), layout="constrained")
-    (elapsed, memory), (since, size) = panels = figure.subplots(2, 2)
-    for k, mode in enumerate(figures["modes"]):
-        costs, growth, color = mode["costs"], mode["growth"], f"C{k}"
-        at = [cost["step"] for cost in costs]
-        agent, *rollout = mode["name"].split(":")
-        line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4}
-        elapsed.plot(at, [cost["microseconds"] for cost in costs], label=", ".join((label(agent), *rollout)), **line)
-        memory.plot(at, [cost["state_bytes"] for cost in costs], **line)
-        since.plot(growth["steps"], growth["seconds"], color=color)
-        size.plot(growth["steps"], [bytes_ / 2**20 for bytes_ in growth["state_bytes"]], color=color)
-    logarithmic(elapsed)
-    logarithmic(memory, (1,))
-    for axes in (since, size):
-        axes.set(xlim=(0, None), ylim=(0, None))
-    titles = ["time of an action (µs)", "memory of the state (bytes)"]
-    titles += ["time since the first action (s)", "memory of the state (MiB)"]
-    for axes, title in zip(panels.flat, titles, strict=True):
-        axes.set(title=title, xlabel="environment step")
-        axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
-    title = "width {width}, layers {layers}, heads {heads}, one environment".format(**figures)
-    figure.suptitle(title, fontsize="medium")
-    return figure
 
 
 def add_arguments(parser: Parser) -> None:

@@ -86,16 +86,9 @@ def _forward_shapes(
 
 @OPERATORS["backward"].register_fake  # type: ignore[untyped-decorator]
 def _backward_shapes(
-    backend: str,
-    weights: Tensor,
-    values: Tensor,
-    outputs: Tensor,
-    _: Tensor,
-    g: Tensor,
-    c: Tensor,
-    starts: Tensor,
-    decays: bool,
+    backend: str, weights: Tensor, values: Tensor, outputs: Tensor, _: Tensor, g: Tensor, c: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
+    decays: bool = others[-1]
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
     d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
     return d_scores, torch.empty_like(values), _like(g), _like(c), d_decays
@@ -126,15 +119,9 @@ class _FusedScan(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401  torch's own context
         backend: str,
-        scores: Tensor,
-        values: Tensor,
-        m: Tensor,
-        u: Tensor,
-        w: Tensor,
-        mask: Tensor,
-        starts: Tensor,
-        log_decay: Tensor | None,
+        *inputs: Any,  # noqa: ANN401  those of a back end's `forward`
     ) -> tuple[Tensor, ...]:
+        scores, values, m, u, w, mask, starts, log_decay = inputs
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
         decay = None if log_decay is None else log_decay.to(dtype)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.ranges import POSITIVE, SEED
-from aaren_rl.bench.harness import COMPARABLE, Figures, logarithmic, parallel_actions, require, table
+from aaren_rl.bench.harness import COMPARABLE, Figures, parallel_actions, require, table
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split
@@ -29,6 +29,8 @@ from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.data.sampling import settle_context
 from aaren_rl.train.settings import D4RL_SCALE, make_config
 from aaren_rl.train.trainer import Stopwatch, Trainer
+
+from .plots import logarithmic
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
 POINTS = 7  # evaluations per recipe, the last after all its gradient steps

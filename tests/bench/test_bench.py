@@ -33,8 +33,9 @@ PEERS = peers.PEERS
 
 
 def main(arguments: list[str]) -> int:
-    """`aaren-rl bench` has rollout alone, scripts/bench the others."""
-    return (bench if arguments[0] == "rollout" else scripts_bench).main(arguments)
+    """`aaren-rl bench` has rollout alone and draws nothing, scripts/bench has all."""
+    installed = arguments[0] == "rollout" and "--plot" not in arguments
+    return (bench if installed else scripts_bench).main(arguments)
 
 
 @pytest.fixture(autouse=True)
