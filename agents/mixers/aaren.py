@@ -107,7 +107,9 @@ class Aaren(HeadMixer):
 
 def initial_gates(heads: int) -> Tensor:
     """The biases of the forget gates before training, (H,): log(f / (1 - f)) with f = 1 - 1 / steps."""
-    steps = torch.cat([torch.logspace(math.log10(SHORTEST), math.log10(LONGEST), heads - 1), torch.tensor([ENDLESS])])
+    ends = math.log10(SHORTEST), math.log10(LONGEST)
+    # On a CPU: for the device "meta", which saved models are made on, torch imports its compiler, which takes a second.
+    steps = torch.cat([torch.logspace(*ends, heads - 1, device="cpu"), torch.tensor([ENDLESS], device="cpu")])
     return torch.log(steps.double() - 1).float()
 
 

@@ -46,7 +46,7 @@ class DecisionModel(nn.Module):
             self.embed_timestep = nn.Embedding(config.max_timestep, width)
             self.embed_timestep.weight.data *= config.timestep_std  # nn.Embedding draws with a deviation of 1
         else:  # drawn all the same, so that the other weights of a seed are those of earlier versions
-            torch.empty(min(config.max_timestep, DRAWN), width).normal_()
+            torch.randn(min(config.max_timestep, DRAWN), width)
         if not config.return_conditioned:
             nn.init.zeros_(self.embed_return.weight)
             self.embed_return.weight.requires_grad_(False)

@@ -86,9 +86,16 @@ def _forward_shapes(
 
 @OPERATORS["backward"].register_fake  # type: ignore[untyped-decorator]
 def _backward_shapes(
-    backend: str, weights: Tensor, values: Tensor, outputs: Tensor, _: Tensor, g: Tensor, c: Tensor, *others: Any
+    backend: str,
+    weights: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    _: Tensor,
+    g: Tensor,
+    c: Tensor,
+    starts: Tensor,
+    decays: bool,
 ) -> tuple[Tensor, ...]:
-    decays: bool = others[-1]
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
     d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
     return d_scores, torch.empty_like(values), _like(g), _like(c), d_decays

@@ -155,12 +155,18 @@ class Recurrence(nn.Module):
         return with_inputs(-highest * left.unsqueeze(-2), inputs)
 
 
+def _spread(count: int, signs: tuple[float, float] = (1.0, 1.0)) -> Tensor:
+    """From 2 to 1, with these signs in turn; made on a CPU, as `aaren.initial_gates` are."""
+    spread = torch.linspace(2, 1, count, device="cpu") * torch.tensor(signs * count, device="cpu")[:count]
+    return spread.to(torch.get_default_device())
+
+
 class Regular(Recurrence):
     """Heads with f_j = lambda^j, lambda = tanh(eta): Z = (lambda); eta starts in [-2, -1] and [1, 2]."""
 
     def __init__(self, heads: int, dilation: int, max_power: int) -> None:
         super().__init__(1, [0] * heads, dilation, max_power)
-        self.eta = nn.Parameter(torch.linspace(2, 1, heads) * (1.0 - 2.0 * (torch.arange(heads) % 2)))
+        self.eta = nn.Parameter(_spread(heads, (1.0, -1.0)))
 
     def powers(self, exponents: Tensor) -> Tensor:
         return (self.eta.double().tanh().unsqueeze(-1) ** exponents).unsqueeze(-1).unsqueeze(-1)
@@ -183,7 +189,7 @@ class Cyclical(Recurrence):
         super().__init__(2, [0] * cosines + [1] * sines, dilation, max_power)
         self.cosines, self.sines = cosines, sines
         pairs = max(cosines, sines)
-        self.nu = nn.Parameter(torch.linspace(2, 1, pairs))
+        self.nu = nn.Parameter(_spread(pairs))
         self.theta = nn.Parameter(torch.full((pairs,), math.pi / 4))
 
     def powers(self, exponents: Tensor) -> Tensor:

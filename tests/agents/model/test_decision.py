@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -167,3 +169,19 @@ def test_weights_of_a_seed_do_not_depend_on_the_table_of_time_steps() -> None:
     weights = dict(told)
     assert weights.pop("embed_timestep.weight").shape == (50, 16) and weights.keys() == dict(not_told).keys()
     assert all(torch.equal(weights[name], weight) for name, weight in not_told)
+
+
+MADE_ON_META = """
+import sys, torch
+from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
+for mixer in MIXERS:
+    with torch.device("meta"):
+        model = DecisionModel(ModelConfig(5, 2, mixer, 16, 2, 4, forget_gate=True, timestep_embedding=False))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert "torch._dynamo" not in sys.modules, mixer
+"""
+
+
+def test_a_saved_model_is_made_without_the_compiler_of_torch() -> None:
+    """Whose import takes a second of loading a policy."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", MADE_ON_META], check=True)
