@@ -108,7 +108,7 @@ def collect(arguments: argparse.Namespace) -> int:
             ):
                 print("note: --stop-at-return or --stop-at-score is reached; a higher one trains on", file=sys.stderr)
             training = CollectRun(config, path, saved, device)
-            write_config(folder.config_file, config)
+            write_config(path / "config.yaml", config)
             print(f"run folder: {path}", file=sys.stderr)
             training.play(stop)
             saved = training.saved()

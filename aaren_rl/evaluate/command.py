@@ -20,9 +20,8 @@ from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import unversioned
 from ..policies.card import PolicyCard, task_fields
 from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
-from .elsewhere import in_environment
 from .held_out import HeldOut, action_error, kept_episodes
-from .opening import open_policy
+from .opening import in_environment, open_policy
 from .play import EpisodePlan, play
 from .scores import ActionError, Score, above_data, mismatch
 from .tables import format_overview, format_table, write_episodes

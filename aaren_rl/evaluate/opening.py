@@ -1,15 +1,18 @@
-"""The policy that a command line of `evaluate` asks for: from a folder or an exported file, with its options."""
+"""The policy that a command line of `evaluate` asks for: from a folder or an exported file, and its environment."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..cli import choose_device
+from ..envs.tasks.arguments import env_kwargs
+from ..envs.tasks.environment import has_no_limit
 from ..policies.card import PolicyCard, card_from_json
 from ..runtime import load_policy
 from .play import guided
@@ -76,3 +79,27 @@ def _attention(arguments: argparse.Namespace, policy: SavedPolicy) -> SavedPolic
     if asked:
         raise UsageError(f"--tree-{next(iter(asked))} needs --attention tree")
     return policy if arguments.attention is None else dataclasses.replace(policy, tree=None)
+
+
+def in_environment(card: PolicyCard, env_id: str | None, given: str | None) -> PolicyCard:
+    """The card of a policy in the environment `env_id`, None: its own, with arguments `given` as JSON beside its own.
+
+    Reference returns and those of the data are valid in one environment only, and are left out elsewhere. Raises
+    UsageError where the arguments cannot be used.
+    """
+    if env_id == "":
+        raise UsageError("--env-id: must not be empty; leave it out for the policy's own environment")
+    try:
+        kwargs = {**card.env_kwargs, **env_kwargs(given)}
+    except ValueError as error:
+        raise UsageError(f"--env-kwargs {error}") from error
+    env_id = env_id or card.env_id
+    if given is not None and not env_id:
+        raise UsageError("--env-kwargs: the policy was trained without an environment; add --env-id ID")
+    if (env_id, kwargs) == (card.env_id, card.env_kwargs):
+        return card
+    if "max_episode_steps" not in kwargs and has_no_limit(env_id):
+        kwargs["max_episode_steps"] = card.horizon
+        print(f"note: {env_id} has no time limit: episodes end after {card.horizon:,} steps", file=sys.stderr)
+    unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
+    return dataclasses.replace(card, env_id=env_id, env_kwargs=kwargs, **unknown)

@@ -91,11 +91,6 @@ class RunFolder:
                     folder.rmdir()
         self._lock.release()
 
-    @property
-    def config_file(self) -> Path:
-        """config.yaml."""
-        return self.path / "config.yaml"
-
     def require_new(self) -> None:
         """Raises UsageError if it holds a run; a run that ended before its first save is overwritten."""
         if holds_training(self.path):
@@ -105,7 +100,7 @@ class RunFolder:
 
     def require_run(self) -> None:
         """Raises UsageError if it holds no run, CheckpointError if its settings or its checkpoints are gone."""
-        if not self.config_file.exists():
+        if not (self.path / "config.yaml").exists():
             if holds_training(self.path):
                 raise CheckpointError(f"{self.path}: its config.yaml is missing; put it back, or choose another --out")
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")

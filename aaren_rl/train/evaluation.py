@@ -18,7 +18,7 @@ from ..evaluate.scores import ActionError, Score, Unplayed
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import CARD, amend_card, make_policy, save_policy
 from .fit import set_deviation
-from .records import Run, finite_losses, log, save, show
+from .records import LOG_EVERY, Run, finite_losses, log, save, show
 
 SCORES = ("eval/normalized_score", "eval/mean_return")  # logged without a critic's choice, too
 INTERVALS = 50  # time intervals for which a card has the range of returns-to-go
@@ -30,7 +30,7 @@ HIGHEST = 0.99
 def complete(run: Run) -> None:
     """Save, log if due, evaluate and save the scores. A failed evaluation loses no gradient steps."""
     save(run)
-    if run.owes_log:
+    if run.is_due(LOG_EVERY):
         log(run)
     show(run, ", evaluating")
     evaluate(run)

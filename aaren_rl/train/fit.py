@@ -174,8 +174,8 @@ def _r_squared(critic: Critic, data: StepData, held_out: Episodes, mean: float, 
     target, predicted = (returns[rows] - mean) / std, []
     for chosen in np.array_split(rows, -(-len(rows) // AT_ONCE)):
         observed = torch.from_numpy(data.from_origin(held_out.observations[chosen])).to(data.device)
-        acted = data.in_model_units(torch.from_numpy(held_out.actions[chosen]).to(data.device))
-        values = critic(data.normalized(observed), acted)
+        acted = data.scaling.unit_actions(torch.from_numpy(held_out.actions[chosen]).to(data.device))
+        values = critic(data.scaling.normalized(observed), acted)
         predicted.append(values.mean(0).double().cpu().numpy())
     spread = np.square(target - target.mean()).sum()
     return None if spread == 0 else float(1 - np.square(np.concatenate(predicted) - target).sum() / spread)

@@ -80,11 +80,6 @@ class Run:
         evaluated = self.last is not None and self.last.updates == self.trainer.update and has_policies(self.path)
         return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 
-    @property
-    def owes_log(self) -> bool:
-        """Whether a log is due now."""
-        return self.is_due(LOG_EVERY)
-
     def tell(self, values: dict[str, float]) -> None:
         """Log values, tag -> value, at the current gradient step."""
         self.metrics.log(self.trainer.update, values)

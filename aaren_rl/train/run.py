@@ -32,7 +32,7 @@ from .evaluation import complete, make_card
 from .fit import fit_estimators, notes_on_fewer_steps
 from .options import remarks
 from .ranks import Ranks, join_ranks
-from .records import Run, checkpoint_of, log, save
+from .records import LOG_EVERY, Run, checkpoint_of, log, save
 from .settings import Request
 from .trainer import Trainer
 
@@ -92,7 +92,7 @@ def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
     Raises CheckpointError if other requested settings differ, unless nothing was saved yet.
     """
     folder.require_run()
-    config, path, given = settings.read_config(folder.config_file), folder.path, request.given
+    config, path, given = settings.read_config(folder.path / "config.yaml"), folder.path, request.given
     if given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
         for note in notes_on_fewer_steps(config):
             print(note, file=sys.stderr)
@@ -202,7 +202,7 @@ def due(run: Run, save_every: int | None) -> list[Callable[[Run], None]]:
     """The actions due after the current gradient step."""
     if run.is_due(run.config.evaluation.eval_every):
         return [complete]
-    works = [(log, run.owes_log), (save, save_every is not None and run.is_due(save_every))]
+    works = [(log, run.is_due(LOG_EVERY)), (save, save_every is not None and run.is_due(save_every))]
     return [work for work, is_due in works if is_due]
 
 

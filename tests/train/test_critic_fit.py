@@ -58,7 +58,7 @@ def test_a_planted_best_action_is_found() -> None:
     set_deviation([critic], 0.04)
     other = planted(300, seed=2)
     seen = (torch.from_numpy(other.observations) - data.observation_mean) / data.observation_std
-    own = data.in_model_units(torch.from_numpy(other.actions))
+    own = data.scaling.unit_actions(torch.from_numpy(other.actions))
     chosen = critic.choose(seen, own)
     before, after = (np.square(2 * x.numpy() - best(other.observations)).sum(1) for x in (own, chosen))
     assert (after <= before + 0.01).mean() > 0.97 and after.mean() < 0.85 * before.mean()

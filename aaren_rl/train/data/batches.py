@@ -141,7 +141,7 @@ class StepData:
     def observed(self, index: Tensor) -> Tensor:
         """The normalized observations at `index` (B, ...), (B, ..., O). Joined datasets have equal shares of B."""
         of_sets = index.unflatten(0, (len(self.sets), -1))
-        return self.normalized(self._at(self.observations, of_sets)).flatten(0, 1)
+        return self.scaling.normalized(self._at(self.observations, of_sets)).flatten(0, 1)
 
     def _stored(self, array: npt.NDArray[Any]) -> Tensor | npt.NDArray[Any]:
         """Where batches are taken from: on the device, or on the disk, for a CPU."""
@@ -154,27 +154,14 @@ class StepData:
             return stored[place]
         return torch.from_numpy(gather(stored, place.flatten().numpy())).view(*place.shape, *stored.shape[1:])
 
-    def normalized(self, observations: Tensor) -> Tensor:
-        """Observations (..., O) of `from_origin`, normalized."""
-        return self.scaling.normalized(observations)
-
-    @property
-    def observation_mean(self) -> Tensor:
-        """The mean (O,) that observations are normalized by, raw."""
-        return self._mean
-
-    @property
-    def observation_std(self) -> Tensor:
-        """The deviation (O,) that observations are normalized by."""
-        return self._std
-
     def normalize_by(self, mean: Tensor, std: Tensor) -> None:
         """Normalizes by another mean and deviation (O,) than the data's own, as those of a policy."""
-        self._mean, self._std, bounds = mean, std, (self._action_low, self._action_high)
+        self.observation_mean, self.observation_std = mean, std  # (O,), raw
+        bounds = self._action_low, self._action_high
         self.scaling = Scaling.of(mean, std, self.return_scale, *bounds, self._origin)
 
     def from_origin(self, observations: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Raw observations (N, O) in float32, for `normalized`."""
+        """Raw observations (N, O) in float32, for `Scaling.normalized`."""
         if self._origin is None:
             return observations
         near = allocate(observations.shape, np.float32, isinstance(observations, MappedArray))
@@ -187,11 +174,7 @@ class StepData:
     def scaled_actions(self, index: Tensor) -> Tensor:
         """The actions at `index` (...) in units in which they span [-1, 1], or one-hot, (..., A)."""
         actions = self._at(self.actions, index)
-        return (actions.unsqueeze(-1) == self._choices).float() if self.discrete else self.in_model_units(actions)
-
-    def in_model_units(self, actions: Tensor) -> Tensor:
-        """Continuous actions (..., A) in units in which they span [-1, 1]."""
-        return self.scaling.unit_actions(actions)
+        return (actions.unsqueeze(-1) == self._choices).float() if self.discrete else self.scaling.unit_actions(actions)
 
     def filled(self, begins: Tensor, lengths: Tensor, steps: int, size: Tensor | None = None) -> Batch:
         """Pack segments of `lengths` (B, S) steps, which start at the steps `begins` (B, S), into B rows of `steps`.
