@@ -84,7 +84,6 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def note(self, message: str) -> None:
-        """Prints a note."""
         if self._speaks:
             print(f"note: {one_line(message, 300)}", file=sys.stderr)
 

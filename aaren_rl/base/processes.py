@@ -190,7 +190,6 @@ class Worker:
         return answer
 
     def kill(self) -> None:
-        """Kills the process."""
         self._process.kill()
         self._process.wait()
 

@@ -260,7 +260,6 @@ class CollectRun:
         bar.write(f"step {steps:,}: mean return {return_words(evaluation.return_mean)}", file=sys.stderr)
 
     def close(self) -> None:
-        """Closes the environments."""
         self.model.get_env().close()  # type: ignore[union-attr]
 
 

@@ -28,7 +28,6 @@ class ActionError:
 
     @property
     def measure(self) -> str:
-        """The name of the measure."""
         return MEASURES[self.correct is not None]
 
     @property
@@ -149,7 +148,6 @@ class Score(Origin):
 
     @property
     def headline_words(self) -> str:
-        """The headline as text."""
         score = self.normalized_score_mean
         return return_words(self.return_mean) if score is None else score_words(score)
 
@@ -180,7 +178,6 @@ class Unplayed:
 
     @property
     def headline_words(self) -> str:
-        """The error as text."""
         return "-" if self.action_error is None else f"{self.action_error.mean:.4f}"
 
     def data(self) -> None:

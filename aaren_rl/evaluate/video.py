@@ -62,7 +62,6 @@ class Video:
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
     def close(self) -> None:
-        """Close the renderer."""
         self._renderer.close()
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:

@@ -39,7 +39,6 @@ class Metrics:
             self._board.add_scalar(tag, value, now)
 
     def text(self, tag: str, text: str) -> None:
-        """Writes a text to TensorBoard."""
         self._board.add_text(tag, text)
 
     def close(self) -> None:

@@ -155,7 +155,6 @@ class RunConfig:
 
     @property
     def mixer(self) -> str:
-        """The token mixer of the agent."""
         return AGENTS[self.agent].mixer
 
     @property

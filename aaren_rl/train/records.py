@@ -60,7 +60,6 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """The task that it learns."""
         return self.data.task
 
     @property

@@ -38,7 +38,6 @@ class PlainChoice:
 
     @torch.no_grad()
     def __call__(self, observed: Array, acted: Array, improves: Array) -> Array:
-        """As `Choice`."""
         scaling, rows = self._scaling, np.flatnonzero(improves)
         seen, own = (torch.tensor(x[rows], device=scaling.observation_mean.device) for x in (observed, acted))
         seen = scaling.normalized(seen).double()
@@ -69,7 +68,6 @@ class CompiledChoice:
         self(observed, acted, np.ones(1, np.bool_))
 
     def __call__(self, observed: Array, acted: Array, improves: Array) -> Array:
-        """As `Choice`."""
         chosen = acted.copy()
         self._choose(plain(observed), plain(improves), self._scaling, *self._critic, chosen)
         return chosen

@@ -65,7 +65,6 @@ class CompiledStep:
         self.step(Step(nothing, np.zeros(1), 0, None), self.initial_state(1))
 
     def initial_state(self, batch_size: int) -> Tensor:
-        """The state before any step."""
         state = torch.zeros(batch_size, *self._state, dtype=STATE_DTYPE)
         state[:, :, self._maxima] = torch.finfo(STATE_DTYPE).min
         return state

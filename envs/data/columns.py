@@ -58,11 +58,9 @@ class ArrayColumn:
         self.shape, self.dtype, self.claims = array.shape, array.dtype, array.size
 
     def values(self) -> npt.NDArray[Any]:
-        """The array itself."""
         return self._array
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """As `Column.read_into`."""
         with np.errstate(over="ignore"):  # infinite then, which is reported
             out[...] = self._array[: len(out)]
 

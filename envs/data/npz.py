@@ -43,7 +43,6 @@ class NpyColumn:
             yield stream, _HEADERS[version](stream)
 
     def values(self) -> npt.NDArray[Any]:
-        """As `columns.Column.values`."""
         array = np.empty(self.shape, self.dtype, order="F" if self._fortran else "C")
         flat = array.reshape(-1, order="F" if self._fortran else "C")
         with self._opened() as (stream, _):

@@ -56,7 +56,6 @@ class Renderer:
         return answer
 
     def close(self) -> None:
-        """Ends the process."""
         self._worker.close()
 
 

@@ -146,7 +146,6 @@ class LocalStepper:
         return self._answers.pop(0)
 
     def close(self) -> None:
-        """Closes the environments."""
         for env in self._envs:
             close_env(env)
 
@@ -167,7 +166,6 @@ class ProcessStepper:
             raise
 
     def reset(self) -> Floats:
-        """Returns the first observations (E, O); called once."""
         return np.concatenate([worker.receive() for worker in self._workers])
 
     def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
@@ -180,12 +178,10 @@ class ProcessStepper:
         self._asked.append(asked)
 
     def receive(self) -> Steps:
-        """Returns the outputs of the oldest pending step."""
         parts = [self._workers[w].receive() for w in self._asked.pop(0)]
         return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def close(self) -> None:
-        """Ends the processes."""
         for worker in self._workers:
             worker.close()
 

@@ -242,7 +242,6 @@ class GatedEncoding(nn.Module):
             return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1), tuple(s for _, s in runs)
 
     def initial_state(self, batch_size: int, head_dim: int) -> tuple[EncodingState, ...]:
-        """The state before any token."""
         return tuple(group.initial_state(batch_size, head_dim, self.mu) for group in self.groups)  # type: ignore[operator]
 
     def scalars(self) -> dict[str, float]:

@@ -40,12 +40,10 @@ class Hdf5Column:
         self.claims = max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0)
 
     def values(self) -> npt.NDArray[Any]:
-        """As `columns.Column.values`."""
         values: npt.NDArray[Any] = self._data[()]
         return values
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """As `columns.Column.read_into`."""
         mapped = isinstance(out, MappedArray)
         for rows in _whole_chunks(self._data, len(out)) if mapped else [np.s_[: len(out)]]:
             self._data.read_direct(out, rows, rows)

@@ -184,4 +184,4 @@ for mixer in MIXERS:
 
 def test_a_saved_model_is_made_without_the_compiler_of_torch() -> None:
     """Whose import takes a second of loading a policy."""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", MADE_ON_META], check=True)
+    subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", MADE_ON_META], check=True)
