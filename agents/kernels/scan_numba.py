@@ -67,8 +67,8 @@ def _decay(decays: Array, at: Index, stride: Index, row: int, k: int) -> float:
 
 
 @compiled("contract", "reassoc", "nsz")
-def _forward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, after: Arrays) -> None:
-    (scores, values, mask, starts, decays), (outputs, weights), (m, u, w) = given, out, after
+def _forward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, sums: Arrays) -> None:
+    (scores, values, mask, starts, decays), (outputs, weights), (m, u, w) = given, out, sums
     dim = w.shape[1]
     for piece in range(len(pieces)):
         begin, state, cut, end = pieces[piece]
@@ -108,8 +108,8 @@ def _forward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index,
 
 
 @compiled("contract", "reassoc", "nsz")
-def _backward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, before: Arrays) -> None:
-    (weights, values, outputs, d_outputs, starts), (d_scores, d_values, d_decays), (g, c) = given, out, before
+def _backward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, sums: Arrays) -> None:
+    (weights, values, outputs, d_outputs, starts), (d_scores, d_values, d_decays), (g, c) = given, out, sums
     dim, faded = g.shape[1], len(d_decays) > 0
     for piece in range(len(pieces)):
         begin, state, cut, end = pieces[piece]

@@ -54,11 +54,6 @@ class BasePolicy(ABC):
         action_start: the smallest of discrete actions, which are all integers from there on.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
         flatten: makes (B, O) of observations that are not, and of the type given second; None: `act` takes no others.
-        sizes: O and A.
-        discrete: whether an action is an integer.
-        candidates: how many candidate actions its critic chooses among; 1: it has no critic.
-        observation_dtype: in which `act` reads observations: float64 where a column is far from zero.
-        estimates_maximum: whether it estimates the maximum achievable return, which the target "auto" needs.
     """
 
     rollout: str
@@ -68,11 +63,31 @@ class BasePolicy(ABC):
     action_start: int
     temperature: float | None
     flatten: Callable[[Any, Any], Any] | None
-    sizes: tuple[int, int]
-    discrete: bool
-    candidates: int
-    observation_dtype: type[np.float32 | np.float64]
-    estimates_maximum: bool
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """O and A."""
+
+    @property
+    @abstractmethod
+    def discrete(self) -> bool:
+        """Whether an action is an integer."""
+
+    @property
+    @abstractmethod
+    def candidates(self) -> int:
+        """How many candidate actions its critic chooses among; 1: it has no critic."""
+
+    @property
+    @abstractmethod
+    def observation_dtype(self) -> Any:  # noqa: ANN401  a class of numpy's
+        """The type in which `act` reads observations: float64 where a column is far from zero."""
+
+    @property
+    @abstractmethod
+    def estimates_maximum(self) -> bool:
+        """Whether it estimates the maximum achievable return, which the target "auto" needs."""
 
     @property
     def supports_reset(self) -> bool:

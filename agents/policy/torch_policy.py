@@ -130,7 +130,7 @@ class Policy(BasePolicy):
         """The type in which `act` reads observations."""
         return np.float32 if self.scaling.origin is None else np.float64
 
-    @cached_property
+    @property
     def estimates_maximum(self) -> bool:
         """Whether it estimates the maximum achievable return."""
         return self._max_return is not None
