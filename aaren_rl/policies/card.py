@@ -1,22 +1,18 @@
 """The card of a policy: how it was made, and what it needs to act."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.json_dataclass import read
 from ..base.ranges import RETURN
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
 from ..envs.tasks.spaces import checked_layout, flat_size
+from ..envs.tasks.table import Task
 from .names import AUTO
-
-if TYPE_CHECKING:
-    from ..envs import Task
 
 LEAST = 1e-37  # a float32 that is no denormal number
 

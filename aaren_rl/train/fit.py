@@ -7,11 +7,8 @@ evaluation").
 Shape suffixes: N steps, E episodes, O observation, A action.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +16,14 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor, nn
 
-from ..agents import ReturnEstimate, expectile_loss
+from ..agents import DecisionModel, ReturnEstimate, expectile_loss
 from ..agents.model.critic import LARGEST_DEVIATION, Critic
 from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..base.errors import NumericsError
-
-if TYPE_CHECKING:
-    from ..agents import DecisionModel
-    from ..envs import Episodes
-    from .config import RunConfig
-    from .data.batches import StepData
-    from .data.load import TrainingData
+from ..envs import Episodes
+from .config import RunConfig
+from .data.batches import StepData
+from .data.load import TrainingData
 
 RETURN_UPDATES = 1500  # a few seconds on one core
 RETURN_RECIPE = (1280, 3e-3, 1e-4)  # steps per gradient step, peak rate with cosine decay to zero, weight decay

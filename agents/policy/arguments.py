@@ -5,20 +5,15 @@ An invalid argument raises ArgumentError, a ValueError, whose message names it.
 Shape suffixes: B environments, A action.
 """
 
-from __future__ import annotations
-
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...base.errors import ArgumentError
 from ...base.ranges import AUTO, COUNT, COUNT_FROM_0, TEMPERATURE, Range
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 # Dtype kinds that convert to a type, and the name of the type in messages.
 KINDS = {"f": ("biuf", "numbers"), "i": ("biu", "integers"), "b": ("b", "bool")}

@@ -3,23 +3,18 @@
 Shape suffixes: B environments, O observation, A action, R environments that begin an episode.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...base.errors import ArgumentError, NonFiniteActionError
 from ...base.ranges import ENVS
 from . import arguments as check
 from .discrete import choose, next_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
 
 
 class PolicyState(NamedTuple):

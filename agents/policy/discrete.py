@@ -3,14 +3,10 @@
 Shape suffixes: B environments, n actions.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+import numpy.typing as npt
 
 # Philox counts its samples in the lower 64 bits. Above is the time step, or this for the seed of the next episode.
 _STEP, _EPISODE = 64, 1 << 192

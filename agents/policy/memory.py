@@ -5,9 +5,10 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,9 +17,6 @@ from ..model.decision import DecisionModel
 from ..model.scaling import ModelStep, Scaling, Step, to_array
 from ..model.trunk import TrunkState
 from ..scan.rows import State, each
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 StepperState: TypeAlias = TrunkState | Tensor
 

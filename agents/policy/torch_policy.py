@@ -13,15 +13,15 @@ are one batch.
 Shape suffixes: B environments, O observation, A action, K steps of context.
 """
 
-from __future__ import annotations
-
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,11 +38,6 @@ from . import arguments as check
 from .base import BasePolicy, PolicyState
 from .discrete import one_hot
 from .memory import MEMORIES, Memory, Recurrent, Staggered, Window, act_on_window, act_staggered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
 
 ROLLOUTS = tuple(MEMORIES)
 

@@ -3,13 +3,11 @@
 Shape suffixes: N steps in the dataset, B packed sequences (rows), T steps per row, S segments, O observation, A action.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +16,8 @@ from torch import Tensor
 
 from ...agents.model.scaling import Scaling
 from ...base.errors import DataError
+from ...envs.data.episodes import Episodes
 from ...envs.data.storage import MappedArray, allocate, gather, release, row_blocks
-
-if TYPE_CHECKING:
-    from ...envs.data.episodes import Episodes
 
 LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares
 

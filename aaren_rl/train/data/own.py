@@ -1,19 +1,16 @@
 """Episodes of a Python program as the settings of a run: a file beside it, and the environment by its id."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium as gym
 
 from ...base.errors import UsageError
 from ...base.files import writing
 from ...envs import Episodes
 from ...envs.data.hdf5.d4rl import write_hdf5
 from ...envs.load.sources import default_name
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 
 def as_settings(episodes: object, env: object, out: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], Path]:
@@ -37,7 +34,6 @@ def as_settings(episodes: object, env: object, out: Path, settings: dict[str, An
 
 def _of_environment(env: Any, settings: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401  a Gymnasium environment
     """The settings that make a Gymnasium environment again."""
-    import gymnasium as gym
 
     if not isinstance(env, gym.Env):
         raise UsageError(f"env: must be a name or a Gymnasium environment, not {type(env).__name__}")
