@@ -1,7 +1,5 @@
 """Tasks, offline data and simulation: names to episodes, episodes to scores."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

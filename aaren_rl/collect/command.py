@@ -1,7 +1,5 @@
 """Train SAC or DQN in an environment and write D4RL-like datasets: `aaren-rl collect`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import sys
@@ -47,7 +45,7 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("--env-id", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
     for field in SETTINGS:
-        kind = field.metadata["limits"].integer if field.type == "int" else field.metadata["limits"].number
+        kind = field.metadata["limits"].integer if field.type is int else field.metadata["limits"].number
         add(f"--{field.name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, **field.metadata["shown"])
     add(
         "--max-episode-steps",

@@ -1,7 +1,5 @@
 """The settings of a `collect` run, kept in its config.yaml, and its evaluations."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Set
