@@ -36,7 +36,7 @@ checkpoint. Medium is the one whose return is nearest to a third of the way from
 expert. Both act as in training (stochastic). Medium-replay is all experience up to medium.
 Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics.
 """
-SETTINGS = [field for field in dataclasses.fields(CollectConfig) if "shown" in field.metadata]
+SETTINGS = [field for field in dataclasses.fields(CollectConfig) if "help" in field.metadata]
 
 
 def make_parser() -> Parser:
@@ -45,8 +45,9 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("--env-id", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
     for field in SETTINGS:
-        kind = field.metadata["limits"].integer if field.type is int else field.metadata["limits"].number
-        add(f"--{field.name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, **field.metadata["shown"])
+        limits, flag = field.metadata["limits"], f"--{field.name.replace('_', '-')}"
+        kind, letter = (limits.integer, "N") if field.type is int else (limits.number, "X")
+        add(flag, type=kind, default=argparse.SUPPRESS, metavar=letter, help=field.metadata["help"])
     add(
         "--max-episode-steps",
         type=positive,

@@ -14,7 +14,7 @@ import yaml
 from ..base.errors import CheckpointError, UsageError, one_line
 from ..base.files import write_text
 from ..base.json_dataclass import read
-from ..base.ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits
+from ..base.ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits, setting
 from ..envs import normalized_score
 from ..envs.local.policy import Job, simulate
 from ..envs.tasks.actions import bounding, is_bounded
@@ -34,11 +34,6 @@ _ENV_ID = re.compile(r"(?:[A-Za-z0-9_][\w-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
 EVALUATION, DATA = 1, 2
 
 
-def _setting(default: Any, limits: Range, **shown: str) -> Any:  # noqa: ANN401  dataclasses' own
-    """A field that is also a command-line option."""
-    return field(default=default, metadata={"limits": limits, "shown": shown})
-
-
 @dataclass(frozen=True)
 class CollectConfig:
     """The settings of a `collect` run. Steps count all environments together. The help texts explain the other fields.
@@ -53,16 +48,14 @@ class CollectConfig:
     env_id: str
     seed: int = field(metadata={"limits": SAC_SEED})
     horizon: int = field(metadata={"limits": COUNT})
-    steps: int = _setting(1_000_000, COUNT, metavar="N", help="environment steps to train for [1000000]")
-    stop_at_return: float | None = _setting(None, RETURN, metavar="R", help="stop at this mean return")
-    stop_at_score: float | None = _setting(None, RETURN, metavar="S", help="stop at this D4RL score")
-    checkpoint_every: int = _setting(20_000, COUNT, metavar="N", help="save and evaluate every N steps [20000]")
-    envs: int = _setting(4, COUNT, metavar="N", help="parallel training environments [4]")
-    updates_per_step: float = _setting(0.5, Range(0.001, 100), metavar="X", help="gradient steps per step [0.5]")
-    learning_rate: float = _setting(3e-4, POSITIVE, metavar="X", help="learning rate of all networks [3e-4]")
-    random_steps: int = _setting(
-        RANDOM_STEPS, COUNT_FROM_0, metavar="N", help="initial random actions [5000; at most a tenth of --steps]"
-    )
+    steps: int = setting(1_000_000, "environment steps to train for [1000000]", COUNT)
+    stop_at_return: float | None = setting(None, "stop at this mean return", RETURN)
+    stop_at_score: float | None = setting(None, "stop at this D4RL score", RETURN)
+    checkpoint_every: int = setting(20_000, "save and evaluate every N steps [20000]", COUNT)
+    envs: int = setting(4, "parallel training environments [4]", COUNT)
+    updates_per_step: float = setting(0.5, "gradient steps per step [0.5]", Range(0.001, 100))
+    learning_rate: float = setting(3e-4, "learning rate of all networks [3e-4]", POSITIVE)
+    random_steps: int = setting(RANDOM_STEPS, "initial random actions [5000; at most a tenth of --steps]", COUNT_FROM_0)
 
     env_kwargs: dict[str, Any] = field(default_factory=dict, metadata={"limits": None})
 
