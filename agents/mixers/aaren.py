@@ -39,7 +39,6 @@ class Aaren(HeadMixer):
     """
 
     constant_state, compiled_step, recordable, exported, stackable = True, True, True, True, True
-    takes = frozenset({"heads", "forget_gate"})
 
     def __init__(self, width: int, heads: int, forget_gate: bool = False) -> None:
         query_token = torch.randn(width)  # as large as a layer-normalized token; drawn before the projections

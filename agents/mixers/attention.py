@@ -31,7 +31,6 @@ class Attention(HeadMixer):
     """
 
     recordable, exported, stackable = True, True, True
-    takes = frozenset({"heads", "dropout"})
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads)

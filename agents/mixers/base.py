@@ -3,7 +3,7 @@
 Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -47,7 +47,7 @@ class Mixer(RowModule):
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         exported: whether `aaren_rl.export` writes it as an ONNX graph, by its `graph`.
         stackable: whether it takes the weights of several mixers, stacked, as `agents.stacked` makes them.
-        takes: the settings of `MixerConfig` that `build` uses besides the width.
+        takes: the settings of `MixerConfig` that `build` uses besides the width: those that `__init__` names.
     """
 
     constant_state: bool = False
@@ -55,7 +55,7 @@ class Mixer(RowModule):
     recordable: bool = False
     exported: bool = False
     stackable: bool = False
-    takes: ClassVar[frozenset[str]] = frozenset({"heads"})
+    takes: ClassVar[frozenset[str]]
 
     DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported", "stackable")
 
@@ -64,12 +64,14 @@ class Mixer(RowModule):
         for name in Mixer.DECLARED:
             if name not in vars(cls):
                 setattr(cls, name, False)
+        if "takes" not in vars(cls):
+            named = {field.name for field in fields(MixerConfig)} - {"width"}
+            cls.takes = frozenset(named & signature(cls.__init__).parameters.keys())
 
     @classmethod
     def build(cls, config: MixerConfig) -> Self:
-        """The mixer of a model with these settings, of which it takes those that its `__init__` names."""
-        named = signature(cls.__init__).parameters
-        return cls(**{name: value for name, value in vars(config).items() if name in named})
+        """The mixer of a model with these settings, of which it takes the width and those in `takes`."""
+        return cls(config.width, **{name: getattr(config, name) for name in cls.takes})
 
     def step_weights(self) -> StepWeights:
         """Its current weights for `kernels/step.py`; of a mixer with a compiled step."""

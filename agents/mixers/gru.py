@@ -21,7 +21,6 @@ class GRU(Mixer):
     """
 
     constant_state, exported = True, True
-    takes = frozenset()
 
     def __init__(self, width: int) -> None:
         super().__init__()

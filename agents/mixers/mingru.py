@@ -28,7 +28,6 @@ class MinGRU(Mixer):
     """
 
     constant_state, recordable, exported, stackable = True, True, True, True
-    takes = frozenset()
 
     def __init__(self, width: int) -> None:
         super().__init__()

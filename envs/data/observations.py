@@ -75,7 +75,7 @@ def flattened_by(tree: Tree, layout: Layout | None) -> Layout | None:
     """What the columns are flattened by; None: they are vectors, of whose parts nothing is known."""
     if not isinstance(tree, Mapping | Sequence):
         return None
-    return _of_columns(tree) if layout is None or is_vector(layout) else layout
+    return _of_columns(tree) if layout is None else layout
 
 
 def _of_columns(tree: Tree) -> Layout:

@@ -26,7 +26,7 @@ from aaren_rl.collect import levels as levels_module
 from aaren_rl.collect import run as collect_training
 from aaren_rl.collect.checkpoint import load_run
 from aaren_rl.collect.command import main as collect
-from aaren_rl.collect.command import minari_id_of
+from aaren_rl.collect.command import make_parser, minari_id_of
 from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
 from aaren_rl.collect.levels import LEVELS, Choice, Source, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
@@ -525,3 +525,10 @@ def test_training_stops_at_a_return(
     assert collect(arguments(tmp_path, *more)) == 0
     assert load_run(folder(tmp_path)).steps == 600
     assert load_file(folder(tmp_path) / "actors" / "600.safetensors")
+
+
+def test_steps_are_integers(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--steps", "--envs", "--checkpoint-every", "--random-steps"):
+        with pytest.raises(SystemExit):
+            make_parser().parse_args(["--env-id", "Hopper-v4", option, "2.5"])
+        assert f"argument {option}: must be an integer, not '2.5'" in capsys.readouterr().err

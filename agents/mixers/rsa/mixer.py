@@ -69,7 +69,6 @@ class RSA(Encoded):
     """Causal self-attention with recurrence encoding; powers beyond 200 are masked, as in the paper (appendix D.1)."""
 
     MAX_POWER = 200
-    takes = frozenset({"heads", "dropout", "rems"})
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
         super().__init__(Attention(width, heads, dropout), rems)
@@ -82,7 +81,6 @@ class AarenRSA(Encoded):
     """
 
     constant_state, compiled_step, exported, MAX_POWER = True, True, True, 0
-    takes = frozenset({"heads", "forget_gate", "rems"})
     inner: Aaren
 
     def __init__(self, width: int, heads: int, rems: RemConfig | None = None, *, forget_gate: bool = False) -> None:
