@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aaren_rl.compare.cells import Cell, check_comparable, read_results
+from aaren_rl.compare.report.figures import INK
 from aaren_rl.policies.names import AGENTS, Agent, find_agent
 from aaren_rl.sweep.grid import Grid
 
@@ -25,7 +26,6 @@ CRITIC, NO_GATE = "-critic", f"{OURS}-no-gate"
 BEST = OURS + CRITIC
 # As tables have them: of two that are compared, the first is the one that ought to be better.
 ORDER = (BEST, OURS, NO_GATE, MINGRU + CRITIC, MINGRU, THEIRS + CRITIC, ONE_TOKEN, THEIRS, CLONED, "bc")
-_LOOKS = {BEST: ("#00304d", "D"), THEIRS + CRITIC: ("#7a3300", "h"), MINGRU + CRITIC: ("#1d5c50", "8")}
 
 Made = dict[str, dict[str, str]]  # run -> how it was made
 
@@ -50,8 +50,7 @@ def _agent(name: str) -> Agent:
         return dataclasses.replace(find_agent(OURS), name=name, label="Decision-Aaren, no gate", color="#86a9bf")
     if name == base.name:
         return base
-    color, marker = _LOOKS[name]
-    return dataclasses.replace(base, name=name, label=f"{base.label} + critic", color=color, marker=marker)
+    return dataclasses.replace(base, name=name, label=f"{base.label} + critic", color=INK, marker="D")
 
 
 def read(docs: Path, grid: Grid) -> tuple[list[Cell], Made]:
