@@ -182,7 +182,7 @@ def test_the_environment_that_is_given_counts(there: str, capsys: pytest.Capture
 def test_the_code_on_the_front_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On logs of its names, with a small model; `observation` and `reward` are the reader's."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^    import numpy.*?(?=\n\n-)", text, re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(r"^    import numpy.*?(?=\n\n\S)", text, re.DOTALL | re.MULTILINE)
     rows = np.arange(600)
     logs = {"observations": np.sin(rows[:, None] / [3, 5]), "actions": np.cos(rows[:, None] / 4), "rewards": rows % 2}
     np.savez("logs.npz", **logs, ends=rows % 50 == 49)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from windows import SCALE, generator, make_data, make_episodes
 
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.train import records as module
+from aaren_rl.train import evaluation
+from aaren_rl.train import run as run_module
 from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.data.sampling import make_sampler
@@ -146,7 +147,8 @@ def test_a_logged_loss_is_that_of_the_steps_since_the_last(
         return loss, norm
 
     monkeypatch.setattr(Trainer, "step", seen)
-    monkeypatch.setattr(module, "LOG_EVERY", 3)
+    for module in (run_module, evaluation):
+        monkeypatch.setattr(module, "LOG_EVERY", 3)
     run = quick(tmp_path, hopper_file, "--precision float32")
     logged = [line["train/loss"] for line in records(run) if "train/loss" in line]
     assert logged == pytest.approx([np.mean(losses[:3]), np.mean(losses[3:])], rel=1e-5)
