@@ -263,3 +263,5 @@ def test_a_mixer_says_what_it_takes(name: str) -> None:
 
     MIXERS[name].build(Watched(WIDTH, HEADS))
     assert MIXERS[name].takes == read & {"heads", "dropout", "forget_gate", "rems"}
+    known = {"heads": "gru" not in name, "rems": "rsa" in name, "forget_gate": "aaren" in name}
+    assert all((setting in read) == used for setting, used in known.items())
