@@ -284,7 +284,7 @@ def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
         spec["entry_point"] = "evil_module:Env"
     episodes, read = read_minari(ID)
     assert "left out wrappers that only watch: RecordEpisodeStatistics" in episodes.notes
-    assert read.max_episode_steps == 77 and "evil_module" in read.evaluated.notes[0]
+    assert read.recorded.max_episode_steps == 77 and "evil_module" in read.evaluated.notes[0]
     with sets.spec(data) as spec:
         spec["additional_wrappers"] = [{"name": "NormalizeObservation", "entry_point": "gymnasium.wrappers:x"}]
     refused("metadata.json:env_spec", "NormalizeObservation", "not imported", "--env-id")
