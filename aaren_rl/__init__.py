@@ -4,6 +4,8 @@
 installation puts them here (pyproject.toml).
 """
 
+from __future__ import annotations
+
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Episodes", "__version__", "load_policy", "train_policy"]
 
 
-def load_policy(path: "str | Path", **options: Any) -> "Policy | Any":  # noqa: ANN401  those of two functions
+def load_policy(path: str | Path, **options: Any) -> Policy | Any:  # noqa: ANN401  those of two functions
     """A policy, ready to act: an `agents.Policy` of a folder, a `runtime.OnnxPolicy` of a file.
 
     Args:

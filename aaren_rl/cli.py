@@ -1,5 +1,7 @@
 """The parts that commands share: the parser, devices, signals."""
 
+from __future__ import annotations
+
 import argparse
 import importlib
 import os
@@ -141,7 +143,7 @@ def target_return(text: str) -> float | str:
     return AUTO if text == AUTO else RETURN.number(text)
 
 
-def choose_device(name: str) -> "torch.device":
+def choose_device(name: str) -> torch.device:
     """The device of `--device`; "auto" is CUDA if available. Raises UsageError if this machine does not have it."""
     import torch
 
@@ -188,7 +190,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def progress_bar(**options: Any) -> "tqdm[Any]":  # noqa: ANN401  tqdm's own options
+def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own options
     """A progress bar on stderr; the remaining time follows from the mean rate. A log file gets a line every 30 s."""
     return tqdm(dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else 30, **options)
 
@@ -199,7 +201,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: int | None = None
 
-    def __enter__(self) -> "StopRequest":
+    def __enter__(self) -> StopRequest:
         numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
         self._old = {number: signal.signal(number, self._note) for number in numbers}
         return self

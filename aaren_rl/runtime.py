@@ -12,6 +12,8 @@
 Shape suffixes: B environments, O observation, A action.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import operator
@@ -50,7 +52,7 @@ class OnnxPolicy(BasePolicy):
     observation_dtype: type[np.float32 | np.float64] = np.float32
     estimates_maximum: bool = False
 
-    def __init__(self, session: "onnxruntime.InferenceSession", card: dict[str, Any], export: dict[str, Any]) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
         """Raises LookupError, ValueError, TypeError or OverflowError where they are not those of an exported policy."""
         inputs, outputs = ({value.name: value for value in of} for of in (session.get_inputs(), session.get_outputs()))
         if set(inputs) - {"improves"} != _INPUTS or not _OUTPUTS <= set(outputs):

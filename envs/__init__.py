@@ -1,5 +1,7 @@
 """Tasks, offline data and simulation: names to episodes, episodes to scores."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING
 

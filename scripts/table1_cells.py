@@ -5,8 +5,6 @@ with a critic is scored twice: with the critic's choice, and by the policy's own
 agents.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +18,10 @@ from aaren_rl.sweep.grid import Grid
 OURS, THEIRS, CLONED = "decision-aaren", "decision-transformer", "bc-top10"
 MINGRU, ONE_TOKEN = "decision-mingru", "decision-transformer-1token"
 # The datasets on which Decision Transformer has runs with a critic.
-SIX = ("hopper-medium", "hopper-medium-replay", "walker2d-medium", "walker2d-medium-replay")
-SIX += ("halfcheetah-medium-replay", "ant-medium-replay")
+SIX = (
+    *("hopper-medium", "hopper-medium-replay", "walker2d-medium", "walker2d-medium-replay"),
+    *("halfcheetah-medium-replay", "ant-medium-replay"),
+)
 CRITIC, NO_GATE = "-critic", f"{OURS}-no-gate"
 BEST = OURS + CRITIC
 # As tables have them: of two that are compared, the first is the one that ought to be better.

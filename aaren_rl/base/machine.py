@@ -1,5 +1,7 @@
 """The machine a benchmark ran on, and the memory that a state takes."""
 
+from __future__ import annotations
+
 import os
 import platform
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ class Machine:
     torch: str
 
     @staticmethod
-    def here() -> "Machine":
+    def here() -> Machine:
         """This machine, now."""
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         versions = platform.python_version(), torch.__version__

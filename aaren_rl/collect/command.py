@@ -1,5 +1,7 @@
 """Train SAC or DQN in an environment and write D4RL-like datasets: `aaren-rl collect`."""
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 import sys

@@ -3,6 +3,8 @@
 It is Stable-Baselines3's SAC, or DQN for discrete actions. Importing this module imports it, which takes seconds.
 """
 
+from __future__ import annotations
+
 import copy
 import sys
 import time
@@ -202,7 +204,7 @@ class CollectRun:
             metrics.close()
             self.close()
 
-    def _learn(self, bar: "tqdm[Any]", metrics: Metrics, stop: StopRequest) -> bool:
+    def _learn(self, bar: tqdm[Any], metrics: Metrics, stop: StopRequest) -> bool:
         """Trains up to the next evaluation, or a signal; returns whether the evaluation is due."""
         every = self.config.checkpoint_every
         goal = min((self.steps // every + 1) * every, self.config.steps)
@@ -244,7 +246,7 @@ class CollectRun:
             values["rollout/ep_len_mean"] = float(np.mean([episode["l"] for episode in episodes]))
         return values
 
-    def _evaluate(self, bar: "tqdm[Any]", metrics: Metrics) -> None:
+    def _evaluate(self, bar: tqdm[Any], metrics: Metrics) -> None:
         steps, tensors = self.steps, self.actor()
         path = self.path / "actors" / f"{steps}.safetensors"
         metadata = {"env_id": self.config.env_id, "steps": str(steps), "algorithm": self._algorithm.__name__}

@@ -1,5 +1,7 @@
 """The policy that a command line of `evaluate` asks for: from a folder or an exported file, and its environment."""
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 import sys
@@ -63,7 +65,7 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[BasePolic
     return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
-def _attention(arguments: argparse.Namespace, policy: "SavedPolicy") -> "SavedPolicy":
+def _attention(arguments: argparse.Namespace, policy: SavedPolicy) -> SavedPolicy:
     """The policy with the requested attention. The seed of the episodes also seeds the samples."""
     from ..agents import TreeConfig
 

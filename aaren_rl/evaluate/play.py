@@ -1,5 +1,7 @@
 """Episodes of a policy, and their scores."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -93,7 +95,7 @@ def _candidates(policy: BasePolicy, target: float | str, asked: int | None) -> i
     return policy.candidates if target == AUTO else 1
 
 
-def guided(policy: "SavedPolicy", guidance: float) -> "SavedPolicy":
+def guided(policy: SavedPolicy, guidance: float) -> SavedPolicy:
     """The policy with guidance W. Raises UsageError if it cannot be guided."""
     try:
         return replace(policy, guidance=guidance)

@@ -1,5 +1,7 @@
 """A video of one evaluated episode: MP4 or GIF, and in TensorBoard."""
 
+from __future__ import annotations
+
 import io
 import itertools
 import math
@@ -95,7 +97,7 @@ class Video:
         shown = "" if board is None else f", and in TensorBoard ({board})"
         return f"video: {self.file}{shown}: {caption}; drawn with {self._renderer.backend or 'the default renderer'}"
 
-    def _film(self, actions: Sequence[npt.NDArray[np.float32]], expected: float, caption: str) -> "Gif":
+    def _film(self, actions: Sequence[npt.NDArray[np.float32]], expected: float, caption: str) -> Gif:
         """Write the file. Returns the content for TensorBoard."""
         fps, shape = self._renderer.fps, self._renderer.first.shape
         whole, small = Gif(fps, GIF_FPS), Gif(fps, BOARD_FPS, shrink=2)
@@ -189,7 +191,7 @@ class Gif:
         return file.getvalue()
 
 
-def _write_events(board: Path, step: int, gif: "Gif", caption: str) -> None:
+def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:
     """Write the video at its gradient step, in its own event file. Removes that of an earlier evaluation."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from torch.utils.tensorboard import FileWriter

@@ -1,5 +1,7 @@
 """A policy as an ONNX model, tested against the policy before it is written."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
@@ -25,7 +27,7 @@ CHECKED_STEPS = 1000
 TOLERANCE = 1e-5  # in units of half the action range, or in probability for discrete actions
 
 
-def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> "tuple[onnx.ModelProto, float]":
+def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> tuple[onnx.ModelProto, float]:
     """The ONNX model of a policy, and the largest difference of its actions. Raises as `make_model` and `check`."""
     model = make_model(policy, card, precision)
     difference = check(policy, make_onnx_policy(model), card, seed)
@@ -34,7 +36,7 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
     return model, difference
 
 
-def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> "onnx.ModelProto":
+def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> onnx.ModelProto:
     """The ONNX model of a policy, untested.
 
     Raises:
@@ -52,7 +54,7 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
     return model
 
 
-def _describe(model: "onnx.ModelProto", card: PolicyCard, **how: object) -> None:
+def _describe(model: onnx.ModelProto, card: PolicyCard, **how: object) -> None:
     from onnx.helper import set_model_props
 
     described = {"policy": dataclasses.asdict(card), "export": {"aaren-rl": __version__, **how}}
@@ -60,7 +62,7 @@ def _describe(model: "onnx.ModelProto", card: PolicyCard, **how: object) -> None
     set_model_props(model, {"aaren_rl_format": FORMAT, **texts})
 
 
-def make_onnx_policy(model: "onnx.ModelProto") -> OnnxPolicy:
+def make_onnx_policy(model: onnx.ModelProto) -> OnnxPolicy:
     """The policy of an ONNX model."""
     return from_bytes(model.SerializeToString(), "the exported model")
 

@@ -1,5 +1,7 @@
 """A run's folder: the lock for writing, and whether it holds a run."""
 
+from __future__ import annotations
+
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -77,7 +79,7 @@ class RunFolder:
         for folder in (path, path / "checkpoints"):
             clear_leftovers(folder)
 
-    def __enter__(self) -> "RunFolder":
+    def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,5 +1,7 @@
 """The command train: configuration, batches, ranks, checkpoints and the loop. From Python: `train_policy`."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -33,7 +35,7 @@ class TrainingResult:
     folder: Path
 
     @cached_property
-    def policy(self) -> "Policy":
+    def policy(self) -> Policy:
         """The trained policy on the CPU, as `load_policy(folder)` loads it.
 
         Raises:
@@ -55,9 +57,9 @@ class TrainingResult:
 
 
 def train_policy(
-    env: "str | gym.Env[Any, Any] | None" = None,
+    env: str | gym.Env[Any, Any] | None = None,
     *,
-    episodes: "Episodes | None" = None,
+    episodes: Episodes | None = None,
     agent: str | None = None,
     preset: str = "default",
     seed: int | None = None,

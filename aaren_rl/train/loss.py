@@ -1,7 +1,5 @@
 """The loss of a policy, Decision Transformer's: how far its actions are from the data's, on average over steps."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

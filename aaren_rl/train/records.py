@@ -1,5 +1,7 @@
 """A run in progress, and what it writes between gradient steps: its log and its checkpoints."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import sys
@@ -40,7 +42,7 @@ class Run:
     path: Path
     trainer: Trainer
     on_log: OnLog | None = None
-    bar: "tqdm[Any]" = field(init=False)
+    bar: tqdm[Any] = field(init=False)
     metrics: Metrics = field(init=False)  # of the writer
     recent: list[Tensor] = field(default_factory=list)  # loss and gradient norm of every step since the last log
     watch: Stopwatch = field(default_factory=Stopwatch)  # training time of this process, without evaluations

@@ -6,6 +6,8 @@ every token x_j fades what was before it, per head, by f_j = sigmoid(w . x_j + b
 Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 
@@ -73,7 +75,7 @@ class Aaren(HeadMixer):
         weight, bias = (torch.cat(part) for part in zip(*parts, strict=True))
         return StepWeights(weight, bias, self.output, self.heads)
 
-    def graph(self) -> "ScanGraph":
+    def graph(self) -> ScanGraph:
         return ScanGraph(copy.deepcopy(self).double().step_weights())
 
     def _scores_and_decays(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

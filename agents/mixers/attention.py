@@ -3,6 +3,8 @@
 Shape suffixes: B batch, N tokens, M cached tokens, C channels, H heads, D = C / H channels a head.
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -36,7 +38,7 @@ class Attention(HeadMixer):
         super().__init__(width, heads)
         self.dropout = dropout
 
-    def graph(self) -> "AttentionGraph":
+    def graph(self) -> AttentionGraph:
         return AttentionGraph(self.query, self.key, self.value, self.output, self.heads)
 
     def mix(

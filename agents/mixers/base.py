@@ -3,6 +3,8 @@
 Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, fields
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -32,7 +34,7 @@ class MixerConfig:
     heads: int
     dropout: float = 0.0
     forget_gate: bool = False
-    rems: "RemConfig | None" = None
+    rems: RemConfig | None = None
 
 
 class Mixer(RowModule):

@@ -8,6 +8,8 @@ Shape suffixes: N states of the memory, J tokens per step, M tokens of a window,
 per head, F sums of a recurrence encoding.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -38,7 +40,7 @@ class StepWeights(NamedTuple):
     bias: Tensor
     output: nn.Linear
     heads: int
-    encoding: "GatedEncoding | None" = None
+    encoding: GatedEncoding | None = None
 
 
 class Linear(NamedTuple):
@@ -47,7 +49,7 @@ class Linear(NamedTuple):
     weight: Doubles
     bias: Doubles
 
-    def less(self, shift: Doubles) -> "Linear":
+    def less(self, shift: Doubles) -> Linear:
         """A layer with the same outputs for inputs plus `shift` (inputs,)."""
         return Linear(self.weight, self.bias - shift @ self.weight)
 
@@ -57,13 +59,13 @@ def exact(tensor: Tensor) -> Doubles:
     return np.asarray(tensor.detach().cpu(), np.float64)
 
 
-def layer(module: nn.Linear) -> "Linear":
+def layer(module: nn.Linear) -> Linear:
     """One layer, with a zero bias if it has none."""
     weight = exact(module.weight).T
     return Linear(weight, np.zeros(weight.shape[1]) if module.bias is None else exact(module.bias))
 
 
-def beside(*layers: "Linear") -> "Linear":
+def beside(*layers: Linear) -> Linear:
     """Several layers of the same inputs as one, with concatenated outputs."""
     return Linear(*(np.concatenate(parts, -1) for parts in zip(*layers, strict=True)))
 
@@ -80,7 +82,7 @@ class Nodes(Protocol):
 
     def reshape(self, x: Value, *shape: int, out: str | None = None) -> str: ...
 
-    def linear(self, x: str, weights: "Linear", onto: str | None = None) -> str: ...
+    def linear(self, x: str, weights: Linear, onto: str | None = None) -> str: ...
 
     def as_type(self, x: str, dtype: str, given: str | None = None) -> str: ...
 

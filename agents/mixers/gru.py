@@ -3,6 +3,8 @@
 Shape suffixes: B batch, N tokens, C channels, S sequences in the rows of a batch.
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
@@ -26,7 +28,7 @@ class GRU(Mixer):
         super().__init__()
         self.gru = nn.GRU(width, width, batch_first=True)
 
-    def graph(self) -> "GRUGraph":
+    def graph(self) -> GRUGraph:
         return GRUGraph(self.gru)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ with a head for every channel, the scores log z_t, and decays 1 - z_t. The score
 Shape suffixes: B batch, N tokens, C channels.
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,7 +35,7 @@ class MinGRU(Mixer):
         super().__init__()
         self.gate, self.candidate = nn.Linear(width, width), nn.Linear(width, width)
 
-    def graph(self) -> "MinGRUGraph":
+    def graph(self) -> MinGRUGraph:
         return MinGRUGraph(self.gate, self.candidate)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:

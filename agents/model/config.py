@@ -1,5 +1,7 @@
 """What decides a decision model's shape, without torch."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,7 +82,7 @@ class ModelConfig:
         self.rems()
         self.tree()
 
-    def rems(self) -> "RemConfig":
+    def rems(self) -> RemConfig:
         """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
         from ..mixers.rsa.encoding import RemConfig, parse_counts  # with torch
 
@@ -88,7 +90,7 @@ class ModelConfig:
         dilation = self.rem_dilation * self.tokens_per_step
         return RemConfig(counts, dilation, self.rem_max_power, self.rem_gate)
 
-    def tree(self) -> "TreeConfig":
+    def tree(self) -> TreeConfig:
         """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
         from ..mixers.tree.mixer import TreeConfig  # with torch
 

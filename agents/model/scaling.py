@@ -3,6 +3,8 @@
 Shape suffixes: B environments, O observation, A action, K intervals of time steps.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -116,7 +118,7 @@ class Scaling:
         action_low: Tensor,
         action_high: Tensor,
         origin: npt.NDArray[np.float64] | None = None,
-    ) -> "Scaling":
+    ) -> Scaling:
         """Of the mean and deviation (O,) of raw observations, and bounds (A,) of actions."""
         if origin is not None:
             mean = mean - torch.from_numpy(origin).to(mean.device)
@@ -159,7 +161,7 @@ class Scaling:
 class PlainStep:
     """`DecisionModel.step`, of a model in evaluation mode, in the environment's units."""
 
-    def __init__(self, model: Any, scaling: "Scaling") -> None:  # noqa: ANN401  what has a DecisionModel's `step`
+    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  what has a DecisionModel's `step`
         self.model, self.scaling = model, scaling
 
     def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  the model's own

@@ -1,5 +1,7 @@
 """The stack of blocks between the token embedding and the action head, each of a mixer and a feed-forward network."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Collection
 from functools import partial
@@ -149,7 +151,7 @@ class Trunk(RowModule):
         """The state before any token."""
         return tuple(block.mixer.initial_state(batch_size) for block in self.blocks)  # type: ignore[union-attr,operator]
 
-    def with_trees(self, config: TreeConfig) -> "Trunk":
+    def with_trees(self, config: TreeConfig) -> Trunk:
         """A copy for evaluation that attends through a tree of the tokens so far (Menet et al.), with today's weights.
 
         Raises:

@@ -3,6 +3,8 @@
 Shape suffixes: B environments, O observation, A action, K steps of context.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,13 +50,13 @@ class Window(NamedTuple):
     timesteps: Tensor
 
     @staticmethod
-    def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> "Window":
+    def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
         """The window before any step, for `sizes` O and A."""
         observations, actions = (torch.zeros(batch_size, context_length, size, device=device) for size in sizes)
         returns_to_go = torch.zeros(batch_size, context_length, device=device)
         return Window(observations, actions, returns_to_go, torch.zeros_like(returns_to_go, dtype=torch.long))
 
-    def push(self, step: ModelStep) -> "tuple[Window, Tensor]":
+    def push(self, step: ModelStep) -> tuple[Window, Tensor]:
         """The window with one more step, and its index in it, (B,). Steps before the first of an episode are masked."""
         (batch, length), (observation, to_go, timestep, previous) = self.returns_to_go.shape, step
         every = torch.arange(batch, device=self.timesteps.device)
@@ -96,8 +98,8 @@ def act_staggered(
 
 @torch.no_grad()
 def act_on_window(
-    step: Step, memory: "Window", model: DecisionModel, scaling: Scaling
-) -> "tuple[npt.NDArray[np.float32], Window]":
+    step: Step, memory: Window, model: DecisionModel, scaling: Scaling
+) -> tuple[npt.NDArray[np.float32], Window]:
     """Acts with the model on the last K steps."""
     window, place = memory.push(scaling.to_model(step))
     # Where all environments are at one step, without the places that are empty yet: less work, and how many there are

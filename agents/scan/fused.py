@@ -126,9 +126,15 @@ class _FusedScan(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401  torch's own context
         backend: str,
-        *inputs: Any,  # noqa: ANN401  those of a back end's `forward`
+        scores: Tensor,
+        values: Tensor,
+        m: Tensor,
+        u: Tensor,
+        w: Tensor,
+        mask: Tensor,
+        starts: Tensor,
+        log_decay: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        scores, values, m, u, w, mask, starts, log_decay = inputs
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
         decay = None if log_decay is None else log_decay.to(dtype)

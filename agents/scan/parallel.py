@@ -5,6 +5,8 @@ of its sequence. Joining it with a later sequence drops it. With decays, joining
 decays of that.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,20 +37,20 @@ class Stretches(NamedTuple):
         """The dimension of positions, from the left: the same in m, u and w."""
         return self.state.m.dim() - 1
 
-    def map(self, of: Callable[[Tensor, int], Tensor]) -> "Stretches":
+    def map(self, of: Callable[[Tensor, int], Tensor]) -> Stretches:
         """Apply `of` to every tensor and `dim`."""
         return each(lambda parts: of(parts[0], self.dim), [self])  # type: ignore[no-any-return]
 
-    def at(self, *where: slice | int) -> "Stretches":
+    def at(self, *where: slice | int) -> Stretches:
         """Some positions."""
         return self.map(lambda x, dim: x[(*[slice(None)] * (dim + 1 - len(where)), *where)])
 
 
-def _cat(dim: int, *parts: "Stretches") -> "Stretches":
+def _cat(dim: int, *parts: Stretches) -> Stretches:
     return each(lambda x: torch.cat(x, dim), parts)  # type: ignore[no-any-return]
 
 
-def _join(first: "Stretches", second: "Stretches") -> "Stretches":
+def _join(first: Stretches, second: Stretches) -> Stretches:
     """`combine` with the first faded, but only the second if a sequence started between them."""
     earlier, decay = first.state, None
     if first.decay is not None and second.decay is not None:
@@ -58,7 +60,7 @@ def _join(first: "Stretches", second: "Stretches") -> "Stretches":
     return Stretches(combine(earlier, second.state), second.segments, decay)
 
 
-def hillis_steele(z: "Stretches") -> "Stretches":
+def hillis_steele(z: Stretches) -> Stretches:
     """Algorithm 1: log2(N) steps, O(N log N) work. Step i has offset 2^i, i from 0; the paper prints i from 1."""
     offset, n = 1, z.state.m.shape[-1]
     while offset < n:
@@ -67,7 +69,7 @@ def hillis_steele(z: "Stretches") -> "Stretches":
     return z
 
 
-def ladner_fischer(z: "Stretches") -> "Stretches":
+def ladner_fischer(z: Stretches) -> Stretches:
     """Ladner and Fischer (1980): 2 log2(N) steps, O(N) work: scan the pairs, then fill in between them."""
     n = z.state.m.shape[-1]
     if n == 1:
@@ -80,7 +82,7 @@ def ladner_fischer(z: "Stretches") -> "Stretches":
     return both if n % 2 == 0 else _cat(z.dim, both, even.at(slice(n // 2, None)))
 
 
-def blocked(z: "Stretches") -> "Stretches":
+def blocked(z: Stretches) -> Stretches:
     """Appendix A: dense inside a block, a scan over the totals of blocks; O(64 N) work."""
     n = z.state.m.shape[-1]
     if n <= BLOCK:
@@ -99,7 +101,7 @@ def blocked(z: "Stretches") -> "Stretches":
     return prefixes.map(lambda x, dim: x.flatten(dim - 1, dim)).at(slice(0, n))
 
 
-def _dense(z: "Stretches") -> "Stretches":
+def _dense(z: Stretches) -> Stretches:
     """All prefixes of a short segment as one triangular matrix product. Its maxima carry no gradient, as m."""
     (leaves, segments, decay), n = z, z.state.m.shape[-1]
     allowed = torch.ones(n, n, dtype=torch.bool, device=leaves.m.device).tril()

@@ -3,6 +3,8 @@
 Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import torch
@@ -31,7 +33,7 @@ class ScanState(NamedTuple):
         *,
         dtype: torch.dtype = STATE_DTYPE,
         device: torch.device | str | None = None,
-    ) -> "ScanState":
+    ) -> ScanState:
         """The state before any position: `combine(identity, x) == x == combine(x, identity)`."""
         m = torch.full(batch_shape, torch.finfo(dtype).min, dtype=dtype, device=device)
         return ScanState(m, torch.zeros_like(m), torch.zeros((*batch_shape, dim), dtype=dtype, device=device))
@@ -43,13 +45,13 @@ class ScanState(NamedTuple):
         divisor = torch.where(seen, self.u, torch.ones_like(self.u))
         return torch.where(seen, 1 / divisor, torch.zeros_like(self.u)).unsqueeze(-1) * self.w
 
-    def to(self, dtype: torch.dtype) -> "ScanState":
+    def to(self, dtype: torch.dtype) -> ScanState:
         """The same state in another floating-point type; an identity becomes the identity of that type."""
         m = self.m.to(dtype).clamp(min=torch.finfo(dtype).min)  # the cast rounds float64's minimum to -inf
         return ScanState(m, self.u.to(dtype), self.w.to(dtype))
 
 
-def combine(first: "ScanState", second: "ScanState") -> "ScanState":
+def combine(first: ScanState, second: ScanState) -> ScanState:
     """Join the states of two neighboring segments: the associative operator of section 3.2 and appendix B.
 
     Args:
@@ -61,7 +63,7 @@ def combine(first: "ScanState", second: "ScanState") -> "ScanState":
     return ScanState(m, first.u * a + second.u * b, first.w * a.unsqueeze(-1) + second.w * b.unsqueeze(-1))
 
 
-def make_leaves(scores: Tensor, values: Tensor, mask: Tensor | None) -> "ScanState":
+def make_leaves(scores: Tensor, values: Tensor, mask: Tensor | None) -> ScanState:
     """One state per position, (s, 1, v), at least in float32; the identity if the position is masked."""
     dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
     scores, values = scores.to(dtype), values.to(dtype)
@@ -73,7 +75,7 @@ def make_leaves(scores: Tensor, values: Tensor, mask: Tensor | None) -> "ScanSta
     return ScanState(m, u, u.unsqueeze(-1) * values.masked_fill(absent.unsqueeze(-1), 0.0))
 
 
-def without_gradient_in_m(state: "ScanState") -> "ScanState":
+def without_gradient_in_m(state: ScanState) -> ScanState:
     """Move the gradient of m into u and w."""
     if not state.m.requires_grad:
         return state
@@ -82,7 +84,7 @@ def without_gradient_in_m(state: "ScanState") -> "ScanState":
     return ScanState(m, state.u * shift, state.w * shift.unsqueeze(-1))
 
 
-def fade(state: "ScanState", log_decay: Tensor) -> "ScanState":
+def fade(state: ScanState, log_decay: Tensor) -> ScanState:
     """The state whose positions weigh exp(log_decay) times as much, log_decay (...): m grows by it.
 
     Its gradient goes to u and w, since m has none.
@@ -95,7 +97,7 @@ def fade(state: "ScanState", log_decay: Tensor) -> "ScanState":
     return ScanState(m, state.u * shift, state.w * shift.unsqueeze(-1))
 
 
-def keep_where(state: "ScanState", kept: Tensor) -> "ScanState":
+def keep_where(state: ScanState, kept: Tensor) -> ScanState:
     """The state where `kept` (...) is True, the identity elsewhere."""
     m, u = torch.where(kept, state.m, torch.finfo(state.m.dtype).min), torch.where(kept, state.u, 0.0)
     return ScanState(m, u, torch.where(kept.unsqueeze(-1), state.w, 0.0))

@@ -93,15 +93,20 @@ _CARTPOLE = LocalTask(
 
 def _positions(env: str, observation_dim: int) -> LocalTask:
     full = TASKS[f"{env.lower()}-medium"]
-    name, same = f"{full.family}-p-{full.level}", "action_dim horizon target_returns action_low action_high reference"
+    name = f"{full.family}-p-{full.level}"
     return LocalTask(
         name=name,
         env_id=f"aaren_rl/{env}-P-v4",
         observation_dim=observation_dim,
+        action_dim=full.action_dim,
+        horizon=full.horizon,
+        target_returns=full.target_returns,
+        action_low=full.action_low,
+        action_high=full.action_high,
+        reference=full.reference,
         dataset=name,
         policy=f"that of the local set {full.name}, whose velocities are left out",
         partial=True,
-        **{key: getattr(full, key) for key in same.split()},
     )
 
 

@@ -6,6 +6,8 @@ policy's card has one. No Gymnasium, unless a space is given.
 Shape suffixes: N steps or environments, O numbers of a flat observation.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -25,12 +27,12 @@ _DESCRIBE = "describe it as Minari's serialize_space does"
 _INDEX = re.compile(r"_index_(\d+)")  # Minari's name for a part of a tuple
 
 
-def layout_of(space: "gym.Space[Any]") -> Layout:
+def layout_of(space: gym.Space[Any]) -> Layout:
     """The layout of a space; ValueError: it cannot be flattened, and the message says why and what to do."""
     return checked_layout(_described(space))
 
 
-def _described(space: "gym.Space[Any]") -> dict[str, Any]:
+def _described(space: gym.Space[Any]) -> dict[str, Any]:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):

@@ -7,6 +7,8 @@ P multiplies the values V of its own head, those that the softmax weights multip
 Shape suffixes: B batch, N tokens, C channels.
 """
 
+from __future__ import annotations
+
 import copy
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -89,7 +91,7 @@ class AarenRSA(Encoded):
     def step_weights(self) -> StepWeights:
         return self.inner.step_weights()._replace(encoding=self.encoding)
 
-    def graph(self) -> "EncodedGraph":
+    def graph(self) -> EncodedGraph:
         return EncodedGraph(copy.deepcopy(self).double().step_weights())
 
 

@@ -20,6 +20,8 @@ Where the paper's text leaves something open, or is misprinted:
 Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head, F = D + features, R = B N rows.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 from dataclasses import dataclass
@@ -58,13 +60,13 @@ class TreeState(NamedTuple):
     length: int
 
     @staticmethod
-    def empty(batch: int, heads: int, key_dim: int, dim: int) -> "TreeState":
+    def empty(batch: int, heads: int, key_dim: int, dim: int) -> TreeState:
         """The tree before any token."""
         keys, values = (torch.zeros(batch, 2, heads, size, dtype=DTYPE) for size in (key_dim, dim))
         totals = torch.zeros_like(keys[:, 0]), torch.zeros_like(values[:, 0])
         return TreeState(keys, values, *totals, torch.zeros(batch, dtype=torch.long), 0)
 
-    def append(self, keys: Tensor, values: Tensor) -> "TreeState":
+    def append(self, keys: Tensor, values: Tensor) -> TreeState:
         """The tree with one more token, keys (B, H, F) and values (B, H, D): two blocks are written on average."""
         state = self._writable()
         for nodes, token in ((state.keys, keys), (state.values, values)):
@@ -80,7 +82,7 @@ class TreeState(NamedTuple):
             key_total=self.key_total + keys, value_total=self.value_total + values, length=self.length + 1
         )
 
-    def _writable(self) -> "TreeState":
+    def _writable(self) -> TreeState:
         rows = self.keys.shape[1]
         full = 2 * self.length == rows
         if not full and bool((self.written == self.length).all()):
@@ -154,8 +156,8 @@ class TreeAttention(Mixer):
 
     @torch.no_grad()
     def run(
-        self, x: Tensor, state: "TreeState | None", starts: Tensor | None, keep: slice | None
-    ) -> "tuple[Tensor, TreeState]":
+        self, x: Tensor, state: TreeState | None, starts: Tensor | None, keep: slice | None
+    ) -> tuple[Tensor, TreeState]:
         if starts is not None:
             raise ValueError("tree attention is for rollout: one sequence a row")
         mixer = self.attention
@@ -171,16 +173,16 @@ class TreeAttention(Mixer):
         mixed, _, _ = self.attend(state, queries, *totals, torch.tensor([s.length for s in seen]))
         return mixer.output(mixed.unflatten(0, (len(x), -1)).flatten(-2).to(x.device, value.dtype)), state
 
-    def run_one(self, x: Tensor, state: "TreeState") -> "tuple[Tensor, TreeState]":
+    def run_one(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
         y, state = self.run(x.unsqueeze(1), state, None, None)
         return y.squeeze(1), state
 
-    def initial_state(self, batch_size: int) -> "TreeState":
+    def initial_state(self, batch_size: int) -> TreeState:
         heads, dim = self.attention.heads, self.attention.head_dim
         return TreeState.empty(batch_size, heads, dim + self.sampler.features, dim)
 
     def attend(
-        self, state: "TreeState", queries: Tensor, key_totals: Tensor, value_totals: Tensor, lengths: Tensor
+        self, state: TreeState, queries: Tensor, key_totals: Tensor, value_totals: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 1: the outputs of R = B N queries, query n of which sees the first l_n tokens of those in `state`.
 
