@@ -13,7 +13,7 @@ from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, LocalTask
 from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
-from ..envs.load.sources import MINARI, OGBENCH, Origin, resolve
+from ..envs.load.sources import MINARI, Origin, resolve
 from ..envs.load.table import Reading, data_files
 from ..envs.local.sets import cache_dir, local_levels
 from .describe import describe, draw, format_description, size_text
@@ -27,7 +27,6 @@ Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the pa
   aaren-rl datasets verify hopper-medium mine.hdf5
   aaren-rl datasets download hopper-medium --source minari
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
-  aaren-rl datasets convert trajectories.pkl mine.hdf5 --trust-pickle
 """
 
 
@@ -44,7 +43,7 @@ def make_parser() -> Parser:
 
     add("list", _list, "what there is of every task, and Minari's data sets on this machine")
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, columns, where it is from")
-    info.add_argument("name", metavar="NAME", help="task, minari:ID, ogbench:NAME or a file")
+    info.add_argument("name", metavar="NAME", help="task, minari:ID or a file")
     sources = "of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
     info.add_argument("--source", metavar="S", help=sources)
     info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
@@ -56,15 +55,11 @@ def make_parser() -> Parser:
     verify.add_argument("--source", choices=kinds, metavar="S", default="auto", help="of a task [all]")
     _add_reading(verify)
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
-    download.add_argument(
-        "names", metavar="NAME", nargs="+", help="task or ogbench:NAME; with --source minari also a Minari id"
-    )
+    download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
     download.add_argument("--source", choices=("d4rl", "minari"), default="d4rl", help="d4rl or minari [d4rl]")
     change = add("convert", _convert, "write a data set in D4RL's HDF5 layout or in Minari's")
-    change.add_argument("source", metavar="SOURCE", help="FILE.hdf5, .npz or .pkl, minari:ID or a task")
+    change.add_argument("source", metavar="SOURCE", help="FILE.hdf5 or .npz, minari:ID or a task")
     change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
-    trust = "read a pickle of trajectories, in a process that makes arrays, lists and dicts alone"
-    change.add_argument("--trust-pickle", action="store_true", help=trust)
     change.add_argument("--description", metavar="TEXT", help="stored in the Minari data set")
     _add_reading(change)
     return parser
@@ -182,10 +177,10 @@ def _remote(text: str, source: str) -> Origin:
     """What to fetch; a name of a task in any case where there is one."""
     if source == "d4rl":
         name = parse_name(text)
-        if name.kind not in ("auto", "ogbench"):
+        if name.kind != "auto":
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         return resolve(text, "local") if isinstance(find_task(text), LocalTask) else name
-    if text.startswith((MINARI, OGBENCH)):
+    if text.startswith(MINARI):
         return parse_name(text)
     of_minari = "/" in text or split_version(text)[1] is not None
     return parse_name(f"minari:{text}") if of_minari else resolve(text, "minari")
@@ -193,7 +188,7 @@ def _remote(text: str, source: str) -> Origin:
 
 def _convert(arguments: argparse.Namespace) -> int:
     source, target = parse_name(arguments.source), parse_name(arguments.target)
-    options = _reading(arguments), arguments.env_id, arguments.description, arguments.trust_pickle
+    options = _reading(arguments), arguments.env_id, arguments.description
     path, episodes = convert(source, target, *options)
     print(f"{path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps")
     for note in episodes.notes:

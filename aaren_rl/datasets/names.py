@@ -11,16 +11,14 @@ import numpy as np
 from ..base.errors import UsageError
 from ..base.files import writing
 from ..envs import TASKS, AarenRLError, DataError, Episodes, LocalTask, Reference, get_task
-from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
+from ..envs.data.files import SUFFIXES, check_file, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.data.minari.read import read_minari
 from ..envs.data.minari.remote import installed
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, minari_id, split_version
 from ..envs.data.minari.write import new_minari_folder, write_minari
-from ..envs.data.ogbench import load_ogbench, ogbench_path
-from ..envs.data.pickles import read_pickle
 from ..envs.load.fit import arranged, chosen_env_id
-from ..envs.load.sources import MINARI, OGBENCH, Origin, resolve
+from ..envs.load.sources import MINARI, Origin, resolve
 from ..envs.load.table import Reading, data_files, load_of_table, sizes
 from ..envs.local.sets import recipe_of
 from ..envs.tasks.environment import own_task
@@ -31,7 +29,7 @@ def parse_name(text: str) -> Origin:
 
     Raises UnknownTaskError where it is no task either, UsageError where no id follows `minari:`.
     """
-    if text.endswith(SUFFIXES) or text.startswith((MINARI, OGBENCH)):
+    if text.endswith(SUFFIXES) or text.startswith(MINARI):
         return resolve("", text)
     return resolve(text)
 
@@ -43,7 +41,6 @@ def load(
     env_id: str | None = None,
     *,
     any_actions: bool = True,
-    trust_pickle: bool = False,
 ) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100.
 
@@ -52,27 +49,22 @@ def load(
     are held to the environment that the file names, or to [-1, 1]. Raises as `load_episodes`, `read_minari` and
     `read_file`, and UsageError where an option does not go with the name.
     """
-    origin = resolve(name.name, source) if name.kind == "auto" or source.startswith((MINARI, OGBENCH)) else name
+    origin = resolve(name.name, source) if name.kind == "auto" or source.startswith(MINARI) else name
     reading.check_kind(origin.kind)
     if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
         path = Path(name.name)
-        pickled = trust_pickle and is_pickle(path)
-        if not pickled:
-            check_file(path)
+        check_file(path)
         held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
         task = None if env_id is None else own_task("data", env_id)
         if task is not None:
             held = sizes(task)
         elif reading.clip_actions or not any_actions:
-            held = _bounds(None if pickled else read_env_id(path), path)
+            held = _bounds(read_env_id(path), path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
-        episodes = (read_pickle if pickled else read_file)(path, **options)
+        episodes = read_file(path, **options)
         episodes = chosen_env_id(episodes, env_id, same_dynamics_only=True)
         episodes = episodes if task is None else arranged(task, episodes)
         return replace(episodes, env_id=episodes.env_id or env_id), None
-    if origin.kind == "ogbench":
-        limit: dict[str, Any] = {"max_episode_steps": reading.max_episode_steps, "clip_actions": reading.clip_actions}
-        return load_ogbench("data", origin.name, env_id=env_id, **limit)[1], None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")
     if origin.kind != "minari":
@@ -110,9 +102,7 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     reading.check_kind(name.kind)
     if name.kind == "file":
         return {"file": Path(name.name)}
-    if name.kind == "ogbench":
-        places = {"ogbench": ogbench_path(name.name)}
-    elif name.kind == "minari" or source == "minari":  # minari_id raises an error where the data are made locally
+    if name.kind == "minari" or source == "minari":  # minari_id raises an error where the data are made locally
         dataset = name.name if name.kind == "minari" else minari_id(name.name)
         if split_version(dataset)[1] is None:
             dataset = next(iter(installed(dataset)), f"{dataset}-v0")
@@ -127,7 +117,7 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     if not found:
         searched = ", ".join(map(str, places.values()))
         option = " --source minari" if list(places) == ["minari"] else ""
-        get = f"fetch it with aaren-rl datasets download {name if name.kind == 'ogbench' else name.name}{option}"
+        get = f"fetch it with aaren-rl datasets download {name.name}{option}"
         if list(places) == ["local"] and name.name in TASKS:
             recipe_of(TASKS[name.name])  # raises: no policy ships for the task
             steps = "" if reading.local_steps is None else f" --local-steps {reading.local_steps}"
@@ -144,7 +134,6 @@ def convert(
     reading: Reading,
     env_id: str | None,
     description: str | None,
-    trust_pickle: bool = False,
 ) -> tuple[Path, Episodes]:
     """Writes the data set `source` as `target`: a file or a task as a Minari id, another file or a Minari id as HDF5.
 
@@ -152,13 +141,13 @@ def convert(
     target is new and the environment of a file to Minari known; AarenRLError as the readers.
     """
     if target.kind == "file" and source.kind != "auto" and not source.name.endswith((".hdf5", ".h5")):
-        return _to_file(source, Path(target.name), reading, env_id, description, trust_pickle)
-    if source.kind in ("minari", "ogbench") or target.kind != "minari":
+        return _to_file(source, Path(target.name), reading, env_id, description)
+    if source.kind == "minari" or target.kind != "minari":
         raise UsageError(
             f"cannot convert {source} to {target}; give FILE minari:ID, minari:ID FILE.hdf5 or FILE.npz FILE.hdf5"
         )
     new_minari_folder(target.name)  # before a long read
-    episodes, reference = load(source, "auto", reading, env_id, trust_pickle=trust_pickle)
+    episodes, reference = load(source, "auto", reading, env_id)
     limit, env_kwargs = reading.max_episode_steps, dict[str, Any]()
     if source.kind == "file":
         env_id = env_id or episodes.env_id
@@ -179,7 +168,7 @@ def convert(
 
 
 def _to_file(
-    source: Origin, path: Path, reading: Reading, env_id: str | None, description: str | None, trust_pickle: bool
+    source: Origin, path: Path, reading: Reading, env_id: str | None, description: str | None
 ) -> tuple[Path, Episodes]:
     if path.exists():
         raise UsageError(f"{path}: already exists; choose another name")
@@ -201,7 +190,7 @@ def _to_file(
                 f"note: the environment's arguments are in {path}, in env_kwargs, which nothing reads", file=sys.stderr
             )
     else:
-        episodes, _ = load(source, "auto", reading, env_id, trust_pickle=trust_pickle)
+        episodes, _ = load(source, "auto", reading, env_id)
     if episodes.env_id is not None:
         attributes["env_id"] = episodes.env_id
     with writing(path, "choose another folder"):

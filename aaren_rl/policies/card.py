@@ -41,7 +41,7 @@ class Origin:
         env_id: the Gymnasium environment it is evaluated in.
         reference: the source of the reference returns, e.g. "D4RL v2"; None: there are no normalized scores.
         reference_returns: the returns that score 0 and 100.
-        source: "d4rl", "local", "minari", "ogbench" or "file"; only "d4rl" is D4RL's own file. "imported": trained
+        source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file. "imported": trained
             elsewhere.
         source_path: the file it was trained on, or the weights' where they were imported.
         context_length: steps of a training window.

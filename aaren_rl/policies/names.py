@@ -103,18 +103,16 @@ SOURCES = {
     "d4rl": "D4RL's file",
     "local": "a local set, not D4RL's",
     "minari": "Minari",
-    "ogbench": "OGBench",
     "file": "a file of yours",
     "imported": "training elsewhere (imported weights)",
 }
 
 # What stands at every score of such data, so that none is taken for another's.
-MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "ogbench": "OGBench", "file": "your file"}
+MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}
 DATA = {
     "d4rl": "D4RL's data",
     "local": "local data, not D4RL's",
     "minari": "Minari's data, not D4RL's",
-    "ogbench": "OGBench's data, not D4RL's",
     "file": "data of your own, not D4RL's",
 }
 

@@ -37,7 +37,7 @@ class DataConfig:
 
     env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}, tmaze, ...")
     source: str | list[str] = setting(  # noqa: RUF009  the default is a text
-        "auto", "auto, d4rl, local, minari, minari:ID, ogbench:NAME, HDF5 or .npz files; several: one dataset"
+        "auto", "auto, d4rl, local, minari, minari:ID, HDF5 or .npz files; several: one dataset"
     )
     env_id: str | None = setting(None, "your own Gymnasium environment, for --source; --env then names the data")
     env_kwargs: str | None = setting(None, "arguments of your own environment, as a JSON object")

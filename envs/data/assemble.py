@@ -195,7 +195,7 @@ def _check(part: _Part, limits: Limits, one_each: bool) -> None:
 def _named(table: Table, role: str, names: Sequence[str], way_out: str) -> str:
     if not (present := [name for name in names if name in table.columns]):
         shown = ", ".join(ascii(name) for name in sorted(table.columns)[:20]) or "nothing"
-        if role == REWARDS:  # as in OGBench's files of play
+        if role == REWARDS:  # as in data of play
             way_out = f"add one for each step, zeros if you train --agent bc; {reading.CONVERT}"
         raise DataError(f"{table.place}: missing {role} (found: {shown}); {way_out}")
     return present[0]

@@ -53,7 +53,7 @@ class Episodes(Sequence[Episode]):
     observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,), and observations
     float64 where a column lies so far from zero that float32 loses what it is about; episode e has the rows
     offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
-    here from shipped policies), "minari", "ogbench" or "file"; `env_id` is the environment named in the data; `notes`
+    here from shipped policies), "minari" or "file"; `env_id` is the environment named in the data; `notes`
     list what reading left out or changed. `layout` is that of observations that were dicts or tuples, whose parts the
     columns are. ValueError: the arrays do not fit together.
     """

@@ -1,7 +1,6 @@
 """Files of data, whatever their format, which their first bytes tell."""
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,10 @@ def check_file(path: Path) -> None:
 
 def _kind(path: Path) -> str:
     """The format, "hdf5" or "npz"; DataError: another one."""
-    if path.is_file() and is_pickle(path):
+    if path.is_file() and _is_pickle(path):
         raise DataError(
-            f"{path}: is a pickle, which may run code when it is read; if you trust it: aaren-rl datasets convert "
-            f"{shlex.quote(str(path))} {shlex.quote(f'{path.stem}.hdf5')} --trust-pickle"
+            f"{path}: is a pickle, which may run code when it is read; if you trust it, pickle.load it and give "
+            "aaren_rl.Episodes.from_trajectories what it holds (docs/howto/own-data.md)"
         )
     begin = _begin(path)  # empty where there is nothing to read, which the reader says
     if begin.startswith(b"PK\x03\x04"):
@@ -55,7 +54,7 @@ def _kind(path: Path) -> str:
     return "hdf5"
 
 
-def is_pickle(path: Path) -> bool:
+def _is_pickle(path: Path) -> bool:
     """Whether a file's name or first bytes are those of a pickle."""
     return path.suffix.lower() in _PICKLE_SUFFIXES or _begin(path)[:1] == b"\x80"
 

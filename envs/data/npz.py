@@ -70,7 +70,7 @@ class NpyColumn:
 
 
 def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episodes:  # noqa: ANN401  `assemble.Limits`
-    """Read a .npz with the columns of an HDF5 file in D4RL's layout, as OGBench's; see `read_hdf5`.
+    """Read a .npz with the columns of an HDF5 file in D4RL's layout; see `read_hdf5`.
 
     Raises:
         DataError: as `read_hdf5`, or an array that is needed holds Python objects, which would have to be unpickled.

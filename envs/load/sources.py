@@ -10,14 +10,13 @@ from typing import NamedTuple, TypeAlias
 from ...base.errors import UsageError
 from ..data.files import SUFFIXES
 from ..data.minari.spec import check_minari_id, minari_id, split_version
-from ..data.ogbench import ogbench_names
 from ..tasks.environment import check_own_name
 from ..tasks.names import find_task, get_task
 from ..tasks.table import TASKS, D4RLTask
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 
-MINARI, OGBENCH = "minari:", "ogbench:"
+MINARI = "minari:"
 OF_THE_TABLE = ("auto", "d4rl", "local")
 
 
@@ -53,13 +52,12 @@ def default_name(source: Source) -> str:
     if not isinstance(source, str):
         names = [default_name(os.fspath(one)) for one in each(source)]
         return os.path.commonprefix(names).strip("-._") or names[0]  # noqa: RUF071  of characters
-    begin = next((begin for begin in (MINARI, OGBENCH) if source.startswith(begin)), None)
-    plain = PurePath(source).stem if begin is None else source.removeprefix(begin)
+    plain = source.removeprefix(MINARI) if source.startswith(MINARI) else PurePath(source).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
 class Origin(NamedTuple):
-    """Where data are from: `kind` is "auto", "d4rl" or "local" for the task `name` of the table, "minari" or "ogbench"
+    """Where data are from: `kind` is "auto", "d4rl" or "local" for the task `name` of the table, "minari"
     for its id `name`, or "file" for the path `name`.
     """
 
@@ -68,11 +66,11 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         """As it can be typed again."""
-        return f"{self.kind}:{self.name}" if self.kind in ("minari", "ogbench") else self.name
+        return f"{MINARI}{self.name}" if self.kind == "minari" else self.name
 
 
 def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
-    """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, ogbench:NAME, or a file's path.
+    """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, or a file's path.
 
     Raises:
         UsageError: no such task or source, or not a Minari id.
@@ -86,21 +84,16 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
         return Origin("minari", minari_id(name))
     if isinstance(source, str) and source.startswith(MINARI):
         return Origin("minari", check_minari_id(source.removeprefix(MINARI)))
-    if isinstance(source, str) and source.startswith(OGBENCH):
-        ogbench_names(dataset := source.removeprefix(OGBENCH))
-        return Origin("ogbench", dataset)
     word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
     if word and not os.path.exists(source):
-        raise UsageError(
-            f"unknown source {text!r}; use auto, d4rl, local, minari, minari:ID, ogbench:NAME or the path of a file"
-        )
+        raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari, minari:ID or the path of a file")
     return Origin("file", text)
 
 
 def is_own(source: Source, env_id: str | None, name: str = "") -> bool:
     """Whether these arguments of `load_task` mean data outside the table: files are its own under its names only."""
     sources = each(source)
-    if env_id is not None or any(os.fspath(one).startswith((MINARI, OGBENCH)) for one in sources):
+    if env_id is not None or any(os.fspath(one).startswith(MINARI) for one in sources):
         return True
     return not {*OF_THE_TABLE, "minari"} & {*sources} and find_task(name) is None
 

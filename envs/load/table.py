@@ -36,8 +36,8 @@ class Reading:
     def check_kind(self, kind: str) -> None:
         """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for, or of fewer."""
         steps = self.local_steps
-        if self.memory_map and kind in ("minari", "ogbench"):
-            raise UsageError(f"--memory-map is for files: write one with aaren-rl datasets convert {kind}:ID FILE.hdf5")
+        if self.memory_map and kind == "minari":
+            raise UsageError("--memory-map is for files: write one with aaren-rl datasets convert minari:ID FILE.hdf5")
         if steps is not None and kind not in ("auto", "local"):
             raise UsageError(f"--local-steps {steps} is for local datasets; leave it out, or use --source local")
         if steps is not None and steps < LEAST_STEPS:
@@ -80,7 +80,7 @@ def load_episodes(
         SimulationError: the local set could not be made.
     """
     task, origin = get_task(name), resolve(name, source)
-    if origin.kind in ("minari", "ogbench"):
+    if origin.kind == "minari":
         raise UsageError(f"source {str(source)!r}: its data belong to another task; load them with load_task")
     return load_of_table(task, origin, Reading(clip_actions, max_episode_steps, local_steps, progress))
 

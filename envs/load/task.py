@@ -13,7 +13,6 @@ import numpy.typing as npt
 from ...base.errors import DataError, UsageError
 from ..data.episodes import Episodes
 from ..data.files import check_file, read_file
-from ..data.ogbench import load_ogbench
 from ..data.storage import allocate
 from ..tasks import arguments
 from ..tasks.names import get_task
@@ -42,10 +41,10 @@ def load_task(
     """A task and its data, of one source or of several that are one dataset, with their sizes on stderr.
 
     A source is one of `load_episodes`' for a name of the table; "minari": Minari's dataset for that name, scored in the
-    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; "ogbench:NAME": a
-    single-task set of OGBench's; or the path of a file that was recorded in your own environment `env_id`, made with
-    `env_kwargs`, a mapping or JSON; without one, its spaces are the data's, and its task has an empty `env_id`. Of your
-    own, `reference` gives the returns that score 0 and 100 (default: the Minari dataset's, if any), and the target
+    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; or the path of a
+    file that was recorded in your own environment `env_id`, made with `env_kwargs`, a mapping or JSON; without one, its
+    spaces are the data's, and its task has an empty `env_id`. Of your own, `reference` gives the returns that score 0
+    and 100 (default: the Minari dataset's, if any), and the target
     return is the data's best. `memory_map` maps a file's observations and actions from the disk.
 
     Raises:
@@ -99,12 +98,6 @@ def _load(name: str, source: str | os.PathLike[str], given: Environment, reading
     clip_actions, progress = reading.clip_actions, reading.progress
     if origin.kind == "minari":
         task, episodes = load_minari(name, origin.name, given, clip_actions=clip_actions, progress=progress)
-    elif origin.kind == "ogbench":
-        if given.env_kwargs:
-            raise UsageError("--env-kwargs: OGBench's environments are made as its data were; leave it out")
-        cut: dict[str, Any] = {"max_episode_steps": given.max_episode_steps, "reference": given.reference}
-        cut |= {"clip_actions": clip_actions, "progress": progress}
-        task, episodes = load_ogbench(name, origin.name, env_id=given.env_id, **cut)
     else:
         task, episodes = _load_file(name, Path(origin.name), given, reading)
     targets = TASKS[name].target_returns if name in TASKS else (float(episodes.returns.max()),)

@@ -5,7 +5,6 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -24,7 +23,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # What code of the user's may raise; Ctrl-C is none of it.
 RAISED = (Exception, SystemExit, GeneratorExit)
 
-OGBENCH = "-singletask-"  # in the ids of OGBench's environments of one task
 
 _SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
 
@@ -113,17 +111,11 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
         with warnings.catch_warnings():
             # -v4 is chosen on purpose (see ENV_VERSION).
             warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
-            if OGBENCH in env_id and env_id not in gym.registry and find_spec("ogbench"):
-                importlib.import_module("ogbench")  # which registers its environments
             env = gym.make(env_id, **kwargs)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
         unknown = isinstance(error, gym.error.UnregisteredEnv) and not env_id.startswith(_SHIPPED)
         hint = "; is it your own? --register MODULE imports the module that registers it" if unknown else ""
-        if unknown and OGBENCH in env_id:
-            hint = (
-                "; correct the name" if find_spec("ogbench") else "; it is OGBench's: pip install 'aaren-rl[ogbench]'"
-            )
         raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error).rstrip('.')}{hint}") from error
     except RAISED as error:
         moved = isinstance(error, ImportError) and (newer := f"{unversioned(env_id)}-v4") in gym.registry

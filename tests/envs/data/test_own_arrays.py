@@ -295,8 +295,8 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "csv": ("set.csv", b"a,b\n1,2\n", "neither an HDF5 nor an .npz"),
     "json": ("set.json", b"{}", "neither an HDF5 nor an .npz"),
     "parquet": ("set.parquet", b"PAR1....PAR1", "neither an HDF5 nor an .npz"),
-    "a pickle": ("set.pkl", pickle.dumps([one()]), "--trust-pickle"),
-    "a hidden pickle": ("set.data", pickle.dumps([one()]), "--trust-pickle"),
+    "a pickle": ("set.pkl", pickle.dumps([one()]), "pickle.load"),
+    "a hidden pickle": ("set.data", pickle.dumps([one()]), "pickle.load"),
     "an empty archive": ("set.npz", b"PK\x05\x06" + bytes(18), "not a readable .npz"),
 }
 
