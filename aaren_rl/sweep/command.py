@@ -1,8 +1,7 @@
 """Many training runs at once, on this machine's cores or on Ray: `aaren-rl sweep GRID`.
 
-Every run is a process of its own, `aaren-rl train ...`, so that one that dies takes no other with it; on a GPU the
-seeds of a cell share one. A sweep can be stopped and called again: finished runs are left as they are, the others go on
-from their last checkpoint.
+Every run is a process of its own, `aaren-rl train ...`, so that one that dies takes no other with it. A sweep can be
+stopped and called again: finished runs are left as they are, the others go on from their last checkpoint.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One run of a sweep, or several seeds that train together, and the process that trains them."""
+"""One run of a sweep, and the process that trains it."""
 
 import os
 import subprocess
@@ -31,14 +31,11 @@ class CellJob:
     preset: str  # that it started from
     options: tuple[str, ...] = ()  # of `aaren_rl.train`, which are no settings
     notes: tuple[str, ...] = ()  # on settings that a user typed and that have no effect
-    device: str = "auto"  # as --device
-    seeds: tuple[int, ...] = ()  # that train together in place of the one of `config`
 
     @property
     def arguments(self) -> list[str]:
         """Of `aaren_rl.train`, without --resume."""
-        seeds = ["--seeds", *map(str, self.seeds)] if self.seeds else []
-        return [*self.options, "--config", as_text(self.config), "--out", str(self.out), *seeds]
+        return [*self.options, "--config", as_text(self.config), "--out", str(self.out)]
 
 
 def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), preset: str = "default") -> CellJob:
@@ -52,7 +49,7 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     asked = make_request(parser.parse_args([*more]))
     config = make_config({**given, **asked.settings}, asked.preset)
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
-    if run != meant or asked.resume or asked.seeds:
+    if run != meant or asked.resume:
         raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {run}; leave them to the sweep")
     if isinstance(task := find_task(config.data.env), LocalTask):
         local_path(task, config.data.local_steps)  # raises for a size that its data do not have
@@ -60,7 +57,7 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     options = [f"--{name}={value}" for name, value in others.items() if value is not None]
     options.append(f"--threads={asked.threads or 1}")
     notes = tuple(remarks(config, asked.settings))
-    return CellJob(config, out, run, asked.preset, tuple(options), notes, asked.device)
+    return CellJob(config, out, run, asked.preset, tuple(options), notes)
 
 
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:

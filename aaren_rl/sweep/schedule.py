@@ -23,7 +23,6 @@ from ..cli import StopRequest, progress_bar
 from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
-from .together import joined, processes_of
 
 SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
@@ -47,7 +46,6 @@ def run_cells(
 ) -> int:
     """Trains every cell that is not finished, several at once; returns the exit code.
 
-    The seeds of a cell train in one process on a GPU of this machine (`together`); if it fails, each of them alone.
     A run that a signal ends is tried again, at most twice, and resumes; where one fails, the others go on to their end.
     The first SIGINT or SIGTERM stops all runs, which save: 128 plus its number.
 
@@ -64,7 +62,7 @@ def run_cells(
         CheckpointError: a folder holds a run with other settings; the message names them.
         SweepError: a run failed; the message ends with its own last error line.
     """
-    tasks = _tasks(cells, apart=ray_address is not None)
+    tasks = _tasks(cells)
     waiting = deque(task for task in tasks if not task.done)
     if not waiting:
         return 0
@@ -100,15 +98,12 @@ def run_cells(
     return 0
 
 
-def _tasks(cells: Sequence[CellJob], *, apart: bool) -> list[_Task]:
+def _tasks(cells: Sequence[CellJob]) -> list[_Task]:
     for note in dict.fromkeys(note for job in cells for note in job.notes):
         print(note, file=sys.stderr)
-    tasks = [_Task(job, [job], done=_is_done(job)) for job in cells]
-    missing = [task.job for task in tasks if not task.done]
-    tasks = [task for task in tasks if task.done]
-    print(f"{len(cells)} runs, {len(tasks)} of them finished before")
-    processes = [[job] for job in missing] if apart else processes_of(missing)
-    return tasks + [_Task(joined(jobs), jobs) for jobs in processes]
+    tasks = [_Task(job, done=_is_done(job)) for job in cells]
+    print(f"{len(cells)} runs, {sum(task.done for task in tasks)} of them finished before")
+    return tasks
 
 
 def visible_gpus() -> list[str]:
@@ -135,7 +130,6 @@ def _is_done(job: CellJob) -> bool:
 @dataclass(eq=False)
 class _Task:
     job: CellJob
-    runs: Sequence[CellJob]  # that it trains
     done: bool = False
     tries: int = 0
     problem: str | None = None
@@ -168,58 +162,37 @@ def _play(
             task.tries += 1
             task.gpu = min(gpus, key=[other.gpu for other in running].count, default=None)
             task.log_from = log.stat().st_size if (log := task.job.run / "train.log").exists() else 0
-            task.process = start(task.job, any(holds_training(job.run) for job in task.runs), task.gpu)
+            task.process = start(task.job, holds_training(task.job.run), task.gpu)
             running.append(task)
         time.sleep(POLL)
         for task in list(running):
             if (code := task.process.poll()) is not None:
                 running.remove(task)
                 task.process = None  # with the pipe that it holds
-                if not asked and len(task.runs) > 1 and code != 0 and not _again(task, code):
-                    _part(task, code, tasks, waiting, bar)
-                elif not asked or not _by_signal(code):
+                if not asked or not _by_signal(code):
                     _note_end(task, code, waiting, bar)
         if time.monotonic() - shown > SHOW or not running:
-            ended = sum(len(task.runs) for task in tasks if task.done)
-            bar.set_postfix_str(f"{ended}/{sum(len(task.runs) for task in tasks)} runs", refresh=False)
+            bar.set_postfix_str(f"{sum(task.done for task in tasks)}/{len(tasks)} runs", refresh=False)
             bar.update(_updates(tasks) - bar.n)
             shown = time.monotonic()
     return asked
 
 
-def _again(task: _Task, code: int) -> bool:
-    return _by_signal(code) and task.tries <= RETRIES
-
-
-def _problem(task: _Task, code: int) -> str:
-    return f"ended by a signal {task.tries} times" if _by_signal(code) else _last_error(task)
-
-
-def _part(task: _Task, code: int, tasks: list[_Task], waiting: deque[_Task], bar: tqdm[Any]) -> None:
-    # What failed in one process may succeed in several, and tells which of the runs it was.
-    bar.write(f"{task.job.run}: {_problem(task, code)}; its seeds go on one by one", file=sys.stderr)
-    parts = [_Task(job, [job], done=_is_done(job)) for job in task.runs]
-    place = tasks.index(task)
-    tasks[place : place + 1] = parts
-    waiting.extend(part for part in parts if not part.done)
-
-
 def _note_end(task: _Task, code: int, waiting: deque[_Task], bar: tqdm[Any]) -> None:
     run = task.job.run
     task.done = code == 0
-    if _again(task, code):
+    if _by_signal(code) and task.tries <= RETRIES:
         name = signal.Signals(-code if code < 0 else code - 128).name
         bar.write(f"{run}: ended by {name}; trying again from its last checkpoint", file=sys.stderr)
         waiting.append(task)
     elif code != 0:
         task.code = code
-        task.problem = _problem(task, code)
+        task.problem = f"ended by a signal {task.tries} times" if _by_signal(code) else _last_error(task)
         bar.write(f"{run}: {task.problem}", file=sys.stderr)
 
 
 def _updates(tasks: list[_Task]) -> int:
-    runs = [(task, job) for task in tasks for job in task.runs]
-    return sum(job.config.optimizer.updates if task.done else _logged(job.run) for task, job in runs)
+    return sum(task.job.config.optimizer.updates if task.done else _logged(task.job.run) for task in tasks)
 
 
 def _logged(run: Path) -> int:

@@ -65,8 +65,8 @@ class Graphs:
     The next replay overwrites the tensors that a replay returned.
     """
 
-    def __init__(self, update: Callable[[int], Found], *generators: torch.Generator) -> None:
-        self._update, self._generators = update, generators
+    def __init__(self, update: Callable[[int], Found], generator: torch.Generator) -> None:
+        self._update, self._generator = update, generator
         self._calls: Counter[int] = Counter()
         self._recorded: dict[int, tuple[torch.cuda.CUDAGraph, Found]] = {}
 
@@ -75,7 +75,7 @@ class Graphs:
             self._calls[size] += 1
             if self._calls[size] <= EAGER or len(self._recorded) == MOST:
                 return call_aside(partial(self._update, size))
-            self._recorded[size] = capture(partial(self._update, size), *self._generators)
+            self._recorded[size] = capture(partial(self._update, size), self._generator)
         graph, found = self._recorded[size]
         graph.replay()
         return found

@@ -24,7 +24,6 @@ def _train(arguments: argparse.Namespace) -> int:
         _ = request.config  # its errors come before torch is imported, which takes seconds
     from .acceleration import keep_freed_memory
     from .run import run_training
-    from .seeds import train_seeds
 
     keep_freed_memory()
-    return run_training(request) if request.seeds is None else train_seeds(request, request.seeds)
+    return run_training(request)

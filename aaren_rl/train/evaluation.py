@@ -73,7 +73,7 @@ def evaluate(run: Run) -> None:
     told = [] if imitation is None else [f"held-out {imitation.short()}"]
     if isinstance(last, Score):
         told.insert(0, f"{run.headline} {last.headline_words}")
-    run.bar.write(f"{run.title}gradient step {trainer.update}: {', '.join(told) or 'saved'}")
+    run.bar.write(f"gradient step {trainer.update}: {', '.join(told) or 'saved'}")
     # At the end: a callback that stops at this score finds its policy saved.
     run.tell(last.scalars() | _critic_scalars(run, policy, card, plan))
 

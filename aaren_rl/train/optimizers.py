@@ -58,15 +58,15 @@ class Optimizers:
         """The learning rate of AdamW in the last step."""
         return float(self.adamw.param_groups[0]["lr"])
 
-    def step(self, rates: Rates, bad: Tensor | None = None, *, muon: bool = True) -> None:
-        """Step every parameter, without `muon` AdamW's, or none if `bad`, a float32 () on the device, is 1."""
+    def step(self, rates: Rates, bad: Tensor | None = None) -> None:
+        """Step every parameter, or none if `bad`, a float32 () on the device, is 1."""
         self.adamw.found_inf = bad  # type: ignore[attr-defined]  # attribute of gradient scaling that skips a step
         for group in self.adamw.param_groups:
             group["lr"] = rates.adamw
             if isinstance(rates.adamw, Tensor) and rates.adamw.is_cuda:
                 group["capturable"] = True
         self.adamw.step()
-        if self.muon is not None and muon:
+        if self.muon is not None:
             self.muon.step(rates.muon, bad)
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Muon:
     """Nesterov momentum, orthogonalized in `dtype`, with decoupled weight decay; all matrices of one shape at once.
 
     torch.optim.Muon steps one matrix after another, always in bfloat16, which is slow on processors without it. Every
-    matrix (R, C), or stack of S matrices (S, R, C), needs a gradient at every step.
+    matrix (R, C) needs a gradient at every step.
     """
 
     def __init__(self, matrices: list[Tensor], weight_decay: float, dtype: torch.dtype) -> None:
@@ -145,31 +145,25 @@ class Muon:
 
     @torch.no_grad()
     def step(self, lr: float | Tensor, bad: Tensor | None = None) -> None:
-        """Take one step, its size scaled to match AdamW. Skip it where `bad`, float32 () or (S,), is 1."""
+        """Take one step, its size scaled to match AdamW. Skip it if `bad`, float32 (), is 1."""
         gradients = [matrix.grad for matrix in self.matrices if matrix.grad is not None]
         if bad is not None:
-            bad = bad if bad.dim() == 0 else bad.view(-1, 1, 1)
             # A NaN gradient times 0 is still NaN, so select the old values element by element.
             pairs = zip(gradients, self.momenta, strict=True)
             gradients = [gradient.where(bad == 0, momentum) for gradient, momentum in pairs]
             lr = lr * (1 - bad)
         torch._foreach_lerp_(self.momenta, gradients, 1 - MOMENTUM)
         directions = torch._foreach_lerp(gradients, self.momenta, MOMENTUM)
-        kept = 1 - lr * self.weight_decay
-        if isinstance(kept, Tensor) and kept.dim() > 0:
-            for matrix in self.matrices:
-                matrix.mul_(kept)
-        else:
-            torch._foreach_mul_(self.matrices, kept)
+        torch._foreach_mul_(self.matrices, 1 - lr * self.weight_decay)
         # A matrix and its transpose have the same step: transpose tall ones and batch all of one shape.
         of_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for i, matrix in enumerate(self.matrices):
-            of_shape[tuple(sorted(matrix.shape[-2:]))].append(i)
+            of_shape[tuple(sorted(matrix.shape))].append(i)
         for shape, places in of_shape.items():
-            found = [directions[i].mT if directions[i].shape[-2:] != shape else directions[i] for i in places]
+            found = [directions[i].mT if directions[i].shape != shape else directions[i] for i in places]
             lying = torch.stack([direction.to(self.dtype) for direction in found])
             scale = -lr * AS_ADAMW * shape[1] ** 0.5
-            for i, step in zip(places, orthogonalize(lying.flatten(0, -3)).view_as(lying).unbind(), strict=True):
+            for i, step in zip(places, orthogonalize(lying).unbind(), strict=True):
                 matrix = self.matrices[i]
                 # Make it contiguous first: adding a matrix to a transposed one takes many times as long.
                 step = (step if matrix.shape == step.shape else step.mT).to(matrix.dtype).contiguous()

@@ -49,8 +49,6 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add("--preset", metavar="NAME", default="default", help=shipped)
     training = "training seed [0, or that of --config]"
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
-    several = "several training seeds, which train together"
-    add("--seeds", type=SEED.integer, nargs="+", metavar="N", help=several)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     resumed = "resume this run; a larger --updates extends it, --source NEW is where the same data are now"

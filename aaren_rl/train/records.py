@@ -34,7 +34,7 @@ TENSORS = ("sampler", "recent", "torch", "normalization")
 STATES = {"raw": dict, "ema": dict, "optimizer": dict} | dict.fromkeys(TENSORS, Tensor)
 
 
-@dataclass(eq=False)  # a run is itself alone
+@dataclass
 class Run:
     """A training run in progress. Only the writer updates the fields after `on_log`."""
 
@@ -51,7 +51,6 @@ class Run:
     best: Score | Unplayed | None = None  # the evaluation of `policy_best`
     critic_r2: float | None = None  # of the critic on held-out episodes, where it was measured
     logged: dict[str, float] = field(default_factory=dict)  # the last log, by tag
-    title: str = ""  # of what it prints, where several runs print
 
     @property
     def config(self) -> RunConfig:

@@ -4,7 +4,7 @@ It does not import torch: commands that do not need torch use it.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
@@ -172,7 +172,6 @@ class Request:
     save_every: int | None = field(default=None, metadata={"limits": COUNT})
     on_log: OnLog | None = None
     memory_map: bool = False
-    seeds: Sequence[int] | None = None  # that train together, in place of one
 
     def __post_init__(self) -> None:
         if self.on_log is not None and not callable(self.on_log):

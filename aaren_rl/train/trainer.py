@@ -3,7 +3,6 @@
 import copy
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,8 +74,7 @@ class Trainer:
         self._forward: Any = ranks.wrap(self.model, data.device)
         self.dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
         self.optimizers = Optimizers(self.model, config.optimizer, self.dtype)
-        self.sampler_of = partial(make_sampler, config.data, horizon=horizon)  # as a sampler of other data
-        self.sampler = self.sampler_of(data)
+        self.sampler = make_sampler(config.data, data, horizon)
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
@@ -89,10 +87,10 @@ class Trainer:
             self._mine = mine if mine.stop > mine.start else slice(0, 1)  # `part` leaves no process without data
             self.carried = Carried(self.model.initial_state(self._mine.stop - self._mine.start))
         self._gathered: list[list[Tensor]] = []
-        self.start_over()
+        self._start_over()
 
-    def start_over(self) -> None:
-        """Record gradient steps again, from the present one on: weights are elsewhere, or others have taken steps."""
+    def _start_over(self) -> None:
+        # Records gradient steps again, from the present one on.
         config, device, on_device = self.config.optimizer, self.data.device, self.on_device
         self._rates = DeviceRates(config, device, self.update) if on_device else None
         recorded = on_device and device.type == "cuda"
@@ -137,20 +135,16 @@ class Trainer:
         loss = self.ranks.sum(loss.detach())
         skips = self.config.optimizer.non_finite == "skip"
         bad = 1 - (loss.isfinite() & norm.isfinite()).float() if skips else None
-        self.take(rates, after, bad)
+        self._take(rates, after, bad)
         return loss, norm, whole.mask
 
-    def take(self, rates: Rates, after: TrunkState, bad: Tensor | None, *, muon: bool = True) -> None:
-        """Step every weight by its gradient, and keep the state `after`; neither if `bad`, a float32 (), is 1.
-
-        Args:
-            muon: whether the matrices of Muon, too; a `Group` steps them itself.
-        """
+    def _take(self, rates: Rates, after: TrunkState, bad: Tensor | None) -> None:
+        """Step every weight by its gradient, and keep the state `after`; neither if `bad`, a float32 (), is 1."""
         if bad is not None:
             self._skipped += bad
         # Reading it synchronizes with the device, so only on request.
         if self.on_device or bad is None or not bool(bad):
-            self.optimizers.step(rates, bad if self.on_device else None, muon=muon)
+            self.optimizers.step(rates, bad if self.on_device else None)
             self._update_ema(rates, bad)
         if self.carried is not None:
             self.carried.keep(after, bad)
@@ -216,7 +210,7 @@ class Trainer:
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update = update
-            self.start_over()
+            self._start_over()
             self._skipped.fill_(states["skipped"])
             if self.carried is not None and isinstance(self.sampler, TbpttSampler):
                 following, *parts = states["tbptt"]

@@ -23,17 +23,18 @@ def call_aside(function: Callable[[], Result]) -> Result:
     return result
 
 
-def capture(function: Callable[[], Result], *generators: torch.Generator) -> tuple[torch.cuda.CUDAGraph, Result]:
+def capture(
+    function: Callable[[], Result], generator: torch.Generator | None = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
     """The graph, and the function's result, which every replay writes over.
 
     Args:
         function: as the module says.
-        generators: what it draws by, besides the device's default one; a CPU's is not drawn by inside of it.
+        generator: what it draws by, besides the device's default one; a CPU's is not drawn by inside of it.
     """
     graph = torch.cuda.CUDAGraph()
-    for generator in generators:
-        if generator.device.type == "cuda":
-            graph.register_generator_state(generator)
+    if generator is not None and generator.device.type == "cuda":
+        graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         result = function()
     return graph, result

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan, scan_step
 from ..scan.state import ScanState
-from ..stacked import affine
 from .base import HeadMixer
 from .forms import NOTHING, Doubles, Linear, MixerGraph, Nodes, StepWeights, exact
 
@@ -40,7 +39,7 @@ class Aaren(HeadMixer):
         forget_gate: whether tokens fade those before them.
     """
 
-    constant_state, compiled_step, recordable, exported, stackable = True, True, True, True, True
+    constant_state, compiled_step, recordable, exported = True, True, True, True
 
     def __init__(self, width: int, heads: int, forget_gate: bool = False) -> None:
         query_token = torch.randn(width)  # as large as a layer-normalized token; drawn before the projections
@@ -82,7 +81,7 @@ class Aaren(HeadMixer):
         """q . k and log f of every token, (..., C) -> (..., H), in float32 at least."""
         with torch.autocast(x.device.type, enabled=False):
             weight, bias = self.projection()
-            found = affine(x.to(weight.dtype), weight, bias)
+            found = F.linear(x.to(weight.dtype), weight, bias)
             if self.forget is None:
                 return found, None
             scores, gates = found.split(self.heads, -1)
@@ -94,10 +93,10 @@ class Aaren(HeadMixer):
         The query is the same for every token, so q . (W_k x) = (W_k^T q) . x: a C x H product instead of C x C.
         """
         dtype, shape = torch.promote_types(self.key.weight.dtype, torch.float32), (self.heads, self.head_dim)
-        query = affine(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
+        query = F.linear(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
         query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
-        weight = torch.einsum("...hd,...hdc->...hc", query, self.key.weight.to(dtype).unflatten(-2, shape))
-        bias = torch.einsum("...hd,...hd->...h", query, self.key.bias.to(dtype).unflatten(-1, shape))
+        weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(-2, shape))
+        bias = torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(-1, shape))
         if self.forget is None:
             return weight, bias
         gates = self.forget.weight.to(dtype), self.forget.bias.to(dtype)

@@ -32,7 +32,7 @@ class Attention(HeadMixer):
         dropout: probability, on the attention weights (min-decision-transformer).
     """
 
-    recordable, exported, stackable = True, True, True
+    recordable, exported = True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads)

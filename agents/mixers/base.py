@@ -48,7 +48,6 @@ class Mixer(RowModule):
         compiled_step: whether `kernels/step.py` computes its step, from its `step_weights`.
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         exported: whether `aaren_rl.export` writes it as an ONNX graph, by its `graph`.
-        stackable: whether it takes the weights of several mixers, stacked, as `agents.stacked` makes them.
         takes: the settings of `MixerConfig` that `build` uses besides the width: those that `__init__` names.
     """
 
@@ -56,10 +55,9 @@ class Mixer(RowModule):
     compiled_step: bool = False
     recordable: bool = False
     exported: bool = False
-    stackable: bool = False
     takes: ClassVar[frozenset[str]]
 
-    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported", "stackable")
+    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported")
 
     def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
         super().__init_subclass__(**keywords)

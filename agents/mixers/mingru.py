@@ -29,7 +29,7 @@ class MinGRU(Mixer):
         width: C, channels of a token and of h.
     """
 
-    constant_state, recordable, exported, stackable = True, True, True, True
+    constant_state, recordable, exported = True, True, True
 
     def __init__(self, width: int) -> None:
         super().__init__()

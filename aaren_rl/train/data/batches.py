@@ -3,10 +3,8 @@
 Shape suffixes: N steps in the dataset, B packed sequences (rows), T steps per row, S segments, O observation, A action.
 """
 
-import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -119,7 +117,6 @@ class StepData:
         offsets = torch.from_numpy(episodes.offsets).to(device)
         self.first, self.lengths = offsets[:-1], offsets[1:] - offsets[:-1]
         self.end = torch.repeat_interleave(offsets[1:], self.lengths)  # by episode of each step, (N,)
-        self.sets = [(range(len(self)), range(len(self.first)))]  # steps and episodes of every joined dataset
 
     def __len__(self) -> int:
         return len(self.timesteps)
@@ -135,9 +132,8 @@ class StepData:
         return Batch(self.observed(index), self.scaled_actions(index), *told, mask, starts=None)
 
     def observed(self, index: Tensor) -> Tensor:
-        """The normalized observations at `index` (B, ...), (B, ..., O). Joined datasets have equal shares of B."""
-        of_sets = index.unflatten(0, (len(self.sets), -1))
-        return self.scaling.normalized(self._at(self.observations, of_sets)).flatten(0, 1)
+        """The normalized observations at `index` (B, ...), (B, ..., O)."""
+        return self.scaling.normalized(self._at(self.observations, index))
 
     def _stored(self, array: npt.NDArray[Any]) -> Tensor | npt.NDArray[Any]:
         """Where batches are taken from: on the device, or on the disk, for a CPU."""
@@ -172,49 +168,15 @@ class StepData:
         actions = self._at(self.actions, index)
         return (actions.unsqueeze(-1) == self._choices).float() if self.discrete else self.scaling.unit_actions(actions)
 
-    def filled(self, begins: Tensor, lengths: Tensor, steps: int, size: Tensor | None = None) -> Batch:
+    def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
         """Pack segments of `lengths` (B, S) steps, which start at the steps `begins` (B, S), into B rows of `steps`.
 
-        The last segment of a row is cut to fit; there must be enough. Behind `size` (B, 1) steps, if given, is padding.
+        The last segment of a row is cut to fit; there must be enough.
         No shape depends on sampled values, so this never synchronizes with the device, and a captured graph can sample.
         """
         after = lengths.cumsum(1)
-        place = torch.arange(steps, device=self.device).expand(len(begins), -1)
-        mask = torch.ones_like(place, dtype=torch.bool) if size is None else place < size
-        place = place.contiguous() if size is None else place.minimum(size - 1)
+        place = torch.arange(steps, device=self.device).expand(len(begins), -1).contiguous()
         stretch = torch.searchsorted(after, place, right=True)
         since = place - (after - lengths).gather(1, stretch)
-        batch = self.rows(begins.gather(1, stretch) + since, mask)
+        batch = self.rows(begins.gather(1, stretch) + since, torch.ones_like(place, dtype=torch.bool))
         return replace(batch, starts=since == 0)
-
-
-def join_data(every: Sequence[StepData]) -> StepData:
-    """The steps of several datasets in memory, one after another, each normalized as by itself; of the same actions.
-
-    The joined observations and actions are theirs from then on. Where all are the same, they are kept once.
-    """
-    whole, first = copy.copy(every[0]), every[0]
-    steps, episodes = ([0, *accumulate(map(len, parts))] for parts in (every, [data.first for data in every]))
-    whole.sets = [(range(*n), range(*k)) for n, k in zip(pairwise(steps), pairwise(episodes), strict=True)]
-    for name in ("returns_to_go", "timesteps", "lengths"):
-        setattr(whole, name, torch.cat([getattr(data, name) for data in every]))
-    for name in ("first", "end"):
-        setattr(whole, name, torch.cat([getattr(data, name) + n for data, n in zip(every, steps, strict=False)]))
-    scales = (torch.stack([getattr(data.scaling, f"observation_{name}") for data in every]) for name in ("mean", "std"))
-    mean, std = (scale[:, None, None] for scale in scales)
-    whole.scaling = replace(first.scaling, observation_mean=mean, observation_std=std)
-    stored = {name: [getattr(data, name) for data in every] for name in ("observations", "actions")}
-    sizes, same = [len(data.actions) for data in every], _all_equal(stored.values())
-    begins = [0] * len(every) if same else [0, *accumulate(sizes)]
-    for name, parts in stored.items():
-        joined = parts[0] if same else torch.cat(parts)
-        setattr(whole, name, joined)
-        for data, own in zip(every, [joined] * len(every) if same else joined.split(sizes), strict=True):
-            setattr(data, name, own)
-    rows = [torch.arange(len(data), device=data.device) if data._rows is None else data._rows for data in every]
-    whole._rows = torch.cat([own + begin for own, begin in zip(rows, begins, strict=False)])
-    return whole
-
-
-def _all_equal(stored: Iterable[Sequence[Tensor]]) -> bool:
-    return all(part is parts[0] or torch.equal(part, parts[0]) for parts in stored for part in parts)

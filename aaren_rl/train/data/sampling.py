@@ -1,16 +1,11 @@
 """Samplers of training contexts. They sample on the training device, without a Python loop over samples.
 
-A sampler of joined datasets (`join_data`) samples what those of each would, with a generator for each, and its batch
-has the rows of all, one dataset after another.
-
-Shape suffixes: S segments, D joined datasets, B packed sequences (rows), T steps per row and gradient step.
+Shape suffixes: S segments, B packed sequences (rows), T steps per row and gradient step.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,38 +41,28 @@ class Sampler(ABC):
     """Samples in two parts: the shape, on the CPU, and the steps, without synchronizing with the device."""
 
     def __init__(self, data: StepData, size: int = 0) -> None:
-        self.data, self.size = data, size  # rows of a batch, or steps of its row, per dataset
-        self.draws_on = data.device  # device of the generators
+        self.data, self.size = data, size  # rows of a batch, or steps of its row
+        self.draws_on = data.device  # device of the generator
 
-    def prepare(self, *generators: torch.Generator) -> int:
+    def prepare(self, generator: torch.Generator) -> int:
         """Everything that determines the shape of the next batch, and its size for `draw`."""
         return self.size
 
     @abstractmethod
-    def draw(self, size: int, *generators: torch.Generator) -> Batch:
+    def draw(self, size: int, generator: torch.Generator) -> Batch:
         """Sample the batch. The same size always gives the same operations and shapes."""
 
-    def sample(self, *generators: torch.Generator) -> Batch:
+    def sample(self, generator: torch.Generator) -> Batch:
         """Sample the next batch."""
-        return self.draw(self.prepare(*generators), *generators)
+        return self.draw(self.prepare(generator), generator)
 
-    def follow(self, samplers: Sequence[Any]) -> None:  # noqa: B027  most have no state
-        """Goes on where the samplers of the joined datasets are, whose state is a part of this one from then on."""
+    def _steps(self, generator: torch.Generator, *shape: int) -> Tensor:
+        """Random steps."""
+        return torch.randint(len(self.data), shape, generator=generator, device=self.draws_on)
 
-    def _steps(self, generators: Sequence[torch.Generator], *shape: int) -> Tensor:
-        """Random steps, of `shape` for every dataset, one dataset after another."""
-        return self._among([steps for steps, _ in self.data.sets], generators, shape)
-
-    def _episodes(self, generators: Sequence[torch.Generator], *shape: int) -> Tensor:
-        """Random episodes, likewise."""
-        return self._among([episodes for _, episodes in self.data.sets], generators, shape)
-
-    def _among(self, places: list[range], generators: Sequence[torch.Generator], shape: tuple[int, ...]) -> Tensor:
-        drawn = [
-            torch.randint(place.start, place.stop, shape, generator=generator, device=self.draws_on)
-            for place, generator in zip(places, generators, strict=True)
-        ]
-        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+    def _episodes(self, generator: torch.Generator, *shape: int) -> Tensor:
+        """Random episodes."""
+        return torch.randint(len(self.data.first), shape, generator=generator, device=self.draws_on)
 
 
 class WindowSampler(Sampler):
@@ -90,8 +75,8 @@ class WindowSampler(Sampler):
         super().__init__(data, max(1, round(steps / length)))
         self.length = length
 
-    def draw(self, rows: int, *generators: torch.Generator) -> Batch:
-        begins = self._steps(generators, rows, 1)
+    def draw(self, rows: int, generator: torch.Generator) -> Batch:
+        begins = self._steps(generator, rows, 1)
         index = begins + torch.arange(self.length, device=self.data.device)
         mask = index < self.data.end[begins]
         return self.data.rows(index.where(mask, begins), mask)
@@ -108,29 +93,20 @@ class EpisodeSampler(Sampler):
     def __init__(self, data: StepData, steps: int) -> None:
         super().__init__(data)
         self.draws_on = torch.device("cpu")
-        self._counts = [max(1, round(steps * len(episodes) / len(all_steps))) for all_steps, episodes in data.sets]
-        every = torch.stack([data.first, data.lengths])
-        self._every, self._end = every.cpu(), data.end.cpu()
-        # First steps and lengths of what was chosen, (D, 2, S): episodes, then windows, enough were they of one step.
-        self._held = every.new_zeros(len(data.sets), 2, max(self._counts) + ROW_MULTIPLE)
-        self._sizes = every.new_zeros(len(data.sets), 1)  # of the rows that they fill
+        self._count = max(1, round(steps * len(data.first) / len(data)))
+        self._every, self._end = torch.stack([data.first, data.lengths]).cpu(), data.end.cpu()
+        # First steps and lengths of what was chosen, (2, 1, S): episodes, then windows, enough were they of one step.
+        self._held = data.first.new_zeros(2, 1, self._count + ROW_MULTIPLE)
 
-    def prepare(self, *generators: torch.Generator) -> int:
-        held, sizes = torch.zeros_like(self._held, device="cpu"), torch.zeros_like(self._sizes, device="cpu")
-        for k, ((steps, episodes), generator) in enumerate(zip(self.data.sets, generators, strict=True)):
-            chosen = torch.randint(episodes.start, episodes.stop, (self._counts[k],), generator=generator)
-            whole = self._every[:, chosen]
-            begins = torch.randint(steps.start, steps.stop, (ROW_MULTIPLE,), generator=generator)
-            windows = torch.stack([begins, (self._end[begins] - begins).clamp(max=FILLING)])
-            held[k, :, : self._counts[k] + ROW_MULTIPLE] = torch.cat([whole, windows], 1)
-            sizes[k] = -(-int(whole[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
-        self._held.copy_(held, non_blocking=True)
-        self._sizes.copy_(sizes, non_blocking=True)
-        return int(sizes.max())
+    def prepare(self, generator: torch.Generator) -> int:
+        whole = self._every[:, self._episodes(generator, self._count)]
+        begins = self._steps(generator, ROW_MULTIPLE)
+        windows = torch.stack([begins, (self._end[begins] - begins).clamp(max=FILLING)])
+        self._held.copy_(torch.cat([whole, windows], 1).unsqueeze(1), non_blocking=True)
+        return -(-int(whole[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
 
-    def draw(self, steps: int, *generators: torch.Generator) -> Batch:
-        """The rows, padded to `steps`, at least the size of each."""
-        return self.data.filled(self._held[:, 0], self._held[:, 1], steps, self._sizes)
+    def draw(self, steps: int, generator: torch.Generator) -> Batch:
+        return self.data.filled(*self._held, steps)
 
 
 class MixedSampler(Sampler):
@@ -143,12 +119,11 @@ class MixedSampler(Sampler):
         super().__init__(data, steps)
         self.horizon = horizon
 
-    def draw(self, steps: int, *generators: torch.Generator) -> Batch:
+    def draw(self, steps: int, generator: torch.Generator) -> Batch:
         # A segment has at least one step, so `steps` candidates always suffice.
-        begins = self._steps(generators, 1, steps)
+        begins = self._steps(generator, 1, steps)
         low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
-        drawn = [torch.rand(1, steps, generator=generator, device=self.data.device) for generator in generators]
-        uniform = drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+        uniform = torch.rand(1, steps, generator=generator, device=self.draws_on)
         lengths = torch.exp(low + (high - low) * uniform).round().long()
         return self.data.filled(begins, lengths.minimum(self.data.end[begins] - begins), steps)
 
@@ -166,24 +141,16 @@ class TbpttSampler(Sampler):
     def __init__(self, data: StepData, length: int, steps: int, share: float = 0.0) -> None:
         super().__init__(data, max(1, round(steps / length)))
         self.length = length
-        # Within the dataset of the row; -1: begins anywhere.
-        self.next = torch.full((self.size * len(data.sets),), -1, device=data.device)
-        begins = torch.tensor([steps.start for steps, _ in data.sets], device=data.device)
-        self._before = begins.repeat_interleave(self.size)
+        self.next = torch.full((self.size,), -1, device=data.device)  # steps; -1: begins anywhere
         self._continued = max(1, round(self.size * (1 - share)))
 
-    def follow(self, samplers: Sequence[Any]) -> None:
-        self.next = torch.cat([sampler.next for sampler in samplers])
-        for sampler, following in zip(samplers, self.next.split(self.size), strict=True):
-            sampler.next = following
-
-    def draw(self, rows: int, *generators: torch.Generator) -> Batch:
+    def draw(self, rows: int, generator: torch.Generator) -> Batch:
         """The next `length` steps of every row. The first rows start anywhere, or all episodes would end together."""
         data, device = self.data, self.data.device
-        anywhere = self._steps(generators, rows)
-        drawn = self._episodes(generators, rows, self.length)  # enough for any lengths
+        anywhere = self._steps(generator, rows)
+        drawn = self._episodes(generator, rows, self.length)  # enough for any lengths
         shape, fresh = drawn.shape, self.next < 0
-        at = (self.next + self._before).where(~fresh, anywhere)
+        at = self.next.where(~fresh, anywhere)
         begins = torch.cat([at.unsqueeze(1), data.first[drawn]], 1)
         lengths = torch.cat([(data.end[at] - at).unsqueeze(1), data.lengths[drawn]], 1)
         after = lengths.cumsum(1)
@@ -195,9 +162,9 @@ class TbpttSampler(Sampler):
         starts[:, 0] = fresh | (data.timesteps[index[:, 0]] == 0)
         last = index[:, -1]
         ended = last + 1 == data.end[last]
-        another = data.first[self._episodes(generators, rows)]
-        following = another.where(ended, last + 1) - self._before
-        following.view(-1, rows)[:, self._continued :] = -1
+        another = data.first[self._episodes(generator, rows)]
+        following = another.where(ended, last + 1)
+        following[self._continued :] = -1
         self.next.copy_(following)  # in place: a captured graph continues from it
         batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
         # If a row starts an episode, the step before is of another episode. `starts` masks its action.
