@@ -46,22 +46,18 @@ class OnnxPolicy(BasePolicy):
         export: how the file was made: its precision, and the check against PyTorch.
     """
 
-    sizes: tuple[int, int] = (0, 0)  # these five are of the graph
+    sizes: tuple[int, int] = (0, 0)  # these four are of the graph
     discrete: bool = False
-    candidates: int = 1
     observation_dtype: type[np.float32 | np.float64] = np.float32
     estimates_maximum: bool = False
 
     def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
         """Raises LookupError, ValueError, TypeError or OverflowError where they are not those of an exported policy."""
         inputs, outputs = ({value.name: value for value in of} for of in (session.get_inputs(), session.get_outputs()))
-        if set(inputs) - {"improves"} != _INPUTS or not _OUTPUTS <= set(outputs):
+        if set(inputs) != _INPUTS or not _OUTPUTS <= set(outputs):
             raise ValueError(f"inputs {', '.join(inputs)}")
         if not isinstance(card, dict) or not isinstance(export, dict):
             raise ValueError("not a mapping")
-        self.candidates = operator.index(export.get("candidates", 1))
-        if self.candidates < 1 or ("improves" in inputs) != (self.candidates > 1):
-            raise ValueError(f"{self.candidates} candidates and inputs {', '.join(inputs)}")
         _check_card(card)
         self.card, self.export, self._session = card, export, session
         self._content, self._threads = b"", 1  # of the file, for copies
@@ -112,7 +108,6 @@ class OnnxPolicy(BasePolicy):
             "timestep": np.full(batch, state.timestep, np.int64),
             "previous_action": previous,
             "memory": state.memory,
-            **({} if self.candidates == 1 else {"improves": state.improves}),
         }
         try:
             out, memory = self._session.run(self._outputs, feed)

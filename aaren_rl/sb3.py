@@ -74,7 +74,6 @@ class SB3Policy:
         env: the environments that observations come from; rewards are read from it.
         target_return: as in `VectorPolicy`.
         seed: as in `VectorPolicy`.
-        candidates: as in `VectorPolicy`.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class SB3Policy:
         *,
         target_return: float | npt.ArrayLike | None = None,
         seed: int = 0,
-        candidates: int | None = None,
     ) -> None:
         """Raises ValueError if `target_return` does not fit the number of environments, TypeError for others' `env`."""
         if not isinstance(env, LastRewards):
@@ -92,7 +90,7 @@ class SB3Policy:
                 f"env is a {type(env).__name__}, whose rewards cannot be read: make it with aaren_rl.sb3.make_vec_env, "
                 "or wrap it, outermost, in aaren_rl.sb3.LastRewards, and give that one to SB3's loop too"
             )
-        asked: dict[str, Any] = {"target_return": target_return, "seed": seed, "candidates": candidates}
+        asked: dict[str, Any] = {"target_return": target_return, "seed": seed}
         self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, autoreset_mode="SameStep", **asked), env
 
     def predict(

@@ -83,7 +83,6 @@ class VectorPolicy:
             of an episode coming with the last reward of the one before (SAME_STEP), or of resets by hand (DISABLED).
         target_return: of every episode, one number, "auto" or (B,); None: the policy's own `target_return`.
         seed: of a policy with a temperature: environment i's first episode draws from `seed` + i.
-        candidates: of a policy with a critic, as in `Policy.initial_state`.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class VectorPolicy:
         autoreset_mode: object = None,
         target_return: float | npt.ArrayLike | None = None,
         seed: int = 0,
-        candidates: int | None = None,
     ) -> None:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
         if missing := [name for name in ("initial_state", "act", "select") if not hasattr(policy, name)]:
@@ -114,9 +112,6 @@ class VectorPolicy:
         self._targets = check.targets(wanted, count := check.integer("n_envs", n_envs, ENVS))
         self._seeds = check.seeds("seed", seed, count)
         self._draws = getattr(policy, "temperature", None) is not None
-        if candidates is None and target_return is None:  # the best is asked for
-            candidates = getattr(policy, "candidates", None)
-        self._choice = {} if candidates is None else {"candidates": candidates}
 
     def act(
         self,
@@ -176,7 +171,7 @@ class VectorPolicy:
             rows = np.flatnonzero(started[every])
             if not rows.size:
                 return state
-            begun = self._reset(cohort.state, rows, self._targets[every[rows]], **self._choice)
+            begun = self._reset(cohort.state, rows, self._targets[every[rows]])
             return (cohort._replace(state=begun),)
         cohorts = []
         for cohort in state:
@@ -189,7 +184,7 @@ class VectorPolicy:
             fresh = np.flatnonzero(started)
             rows = padded(fresh, self._multiple)
             more: dict[str, Any] = {"seed": self._next_seeds(state)[rows]} if self._draws else {}
-            begun = self._policy.initial_state(len(rows), self._targets[rows], **more, **self._choice)
+            begun = self._policy.initial_state(len(rows), self._targets[rows], **more)
             cohorts.append(Cohort(fresh, begun))
         return tuple(cohorts)
 

@@ -6,7 +6,6 @@ from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
 from .model.config import ModelConfig
-from .model.critic import Critic
 from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
@@ -25,7 +24,6 @@ __all__ = [
     "AarenRSA",
     "Attention",
     "Block",
-    "Critic",
     "CrossAttention",
     "DecisionModel",
     "Encoded",

@@ -1,7 +1,6 @@
 """The runs on the page of the benchmark: those of results/benchmark and, of other agents, those of results/table1.
 
-The runs of results/benchmark have a critic, and Decision-Aaren a forget gate, which it lacks in results/table1. A run
-with a critic is scored twice: with the critic's choice, and by the policy's own actions. On the page these are two
+In results/benchmark Decision-Aaren has a forget gate, which it lacks in results/table1. On the page these are two
 agents.
 """
 
@@ -11,21 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aaren_rl.compare.cells import Cell, check_comparable, read_results
-from aaren_rl.compare.report.figures import INK
 from aaren_rl.policies.names import AGENTS, Agent, find_agent
 from aaren_rl.sweep.grid import Grid
 
 OURS, THEIRS, CLONED = "decision-aaren", "decision-transformer", "bc-top10"
 MINGRU, ONE_TOKEN = "decision-mingru", "decision-transformer-1token"
-# The datasets on which Decision Transformer has runs with a critic.
-SIX = (
-    *("hopper-medium", "hopper-medium-replay", "walker2d-medium", "walker2d-medium-replay"),
-    *("halfcheetah-medium-replay", "ant-medium-replay"),
-)
-CRITIC, NO_GATE = "-critic", f"{OURS}-no-gate"
-BEST = OURS + CRITIC
+NO_GATE = f"{OURS}-no-gate"
 # As tables have them: of two that are compared, the first is the one that ought to be better.
-ORDER = (BEST, OURS, NO_GATE, MINGRU + CRITIC, MINGRU, THEIRS + CRITIC, ONE_TOKEN, THEIRS, CLONED, "bc")
+ORDER = (OURS, NO_GATE, MINGRU, ONE_TOKEN, THEIRS, CLONED, "bc")
 
 Made = dict[str, dict[str, str]]  # run -> how it was made
 
@@ -45,12 +37,9 @@ def variants() -> Iterator[None]:
 
 
 def _agent(name: str) -> Agent:
-    base = find_agent(name.removesuffix(CRITIC))
     if name == NO_GATE:
         return dataclasses.replace(find_agent(OURS), name=name, label="Decision-Aaren, no gate", color="#86a9bf")
-    if name == base.name:
-        return base
-    return dataclasses.replace(base, name=name, label=f"{base.label} + critic", color=INK, marker="D")
+    return find_agent(name)
 
 
 def read(docs: Path, grid: Grid) -> tuple[list[Cell], Made]:
@@ -67,7 +56,7 @@ def read(docs: Path, grid: Grid) -> tuple[list[Cell], Made]:
                 found, settings = read_results(file)
                 runs = [_renamed(cell, folder) for cell in found]
                 made |= {run.run: settings["made"][cell.run] for run, cell in zip(runs, found, strict=True)}
-                cells += [cell for run in runs for cell in _both(run)]
+                cells += runs
     shown = [cell for cell in cells if cell.agent in ORDER]
     if shown:
         check_comparable(shown)
@@ -77,17 +66,6 @@ def read(docs: Path, grid: Grid) -> tuple[list[Cell], Made]:
 def _renamed(cell: Cell, folder: str) -> Cell:
     agent = NO_GATE if folder == "table1" and cell.agent == OURS else cell.agent
     return dataclasses.replace(cell, agent=agent, run=f"{folder}/{cell.run}")
-
-
-def _both(cell: Cell) -> list[Cell]:
-    """A run with a critic is two: with its choice, and by its own actions."""
-    if cell.unchosen is None:
-        return [cell]
-    chosen = dataclasses.replace(cell, agent=cell.agent + CRITIC, sweep=[])
-    if cell.agent == THEIRS:  # as published, it has runs of its own
-        return [chosen]
-    own = dataclasses.replace(cell.unchosen, action_error=cell.last.action_error)
-    return [chosen, dataclasses.replace(cell, last=own, auto=None, unchosen=None)]
 
 
 def of(cells: Sequence[Cell], *agents: str) -> list[Cell]:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from table1_cells import BEST, CLONED, OURS, THEIRS, of
+from table1_cells import CLONED, OURS, THEIRS, of
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
@@ -29,7 +29,7 @@ from aaren_rl.compare.statistics import (
 from aaren_rl.policies.names import label, style
 
 RIVALS = (THEIRS, CLONED)
-SHOWN = (BEST, OURS, THEIRS, CLONED)  # in figures that would be too full with every agent
+SHOWN = (OURS, THEIRS, CLONED)  # in figures that would be too full with every agent
 COLUMNS = 2  # of panels
 WIDTH = 5.0  # inches: letters keep their size on a phone
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
@@ -54,8 +54,7 @@ def scores(cells: Sequence[Cell]) -> Figure:
     row = {env: i for i, env in enumerate(groups)}
     for s in summarize(cells):
         _mark(left, s.mean, row[s.env] + at[s.agent], s.agent)
-    # A critic doesn't change what imitates.
-    errors = [(i, i.above_floor) for i in imitation(cells) if i.above_floor is not None and i.agent != BEST]
+    errors = [(i, i.above_floor) for i in imitation(cells) if i.above_floor is not None]
     for i, above in errors:
         _mark(right, above, row[i.env] + at[i.agent], i.agent)
     for env, by_agent in groups.items():
@@ -80,14 +79,13 @@ def scores(cells: Sequence[Cell]) -> Figure:
 
 
 def forest(cells: Sequence[Cell]) -> Figure:
-    """A panel a rival: per set and over all, how far Decision-Aaren is ahead, with its critic and without."""
+    """A panel a rival: per set and over all, how far Decision-Aaren is ahead."""
     envs: list[str | None] = [*group(cells), None]
     figure = Figure(figsize=(WIDTH, 1.4 + 0.4 * len(envs)), layout="constrained")
     panels = figure.subplots(1, len(RIVALS), sharey=True)
     for axes, rival in zip(panels, RIVALS, strict=True):
-        for place, agent in enumerate((BEST, OURS)):
-            for pair in differences(of(cells, agent, rival)):
-                _mark(axes, pair.estimate, envs.index(pair.env) + 0.3 * (place - 0.5), agent)
+        for pair in differences(of(cells, OURS, rival)):
+            _mark(axes, pair.estimate, envs.index(pair.env), OURS)
         axes.axvline(0, color=SOFT, linewidth=1.2, zorder=1)
         axes.axhline(len(envs) - 1.5, color=SOFT, linewidth=0.8)
         axes.set(ylim=(len(envs) - 0.5, -0.5))
@@ -96,8 +94,6 @@ def forest(cells: Sequence[Cell]) -> Figure:
         paint(axes)
     panels[0].set_yticks(range(len(envs)), fontsize=9, labels=[env or f"mean of {len(envs) - 1}" for env in envs])
     figure.supxlabel("difference of scores: right of 0 Decision-Aaren is ahead", fontsize=9, color=INK)
-    handles = [_handle(agent) for agent in (BEST, OURS) if of(cells, agent)]
-    figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 

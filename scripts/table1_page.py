@@ -17,7 +17,7 @@ import numpy as np
 import table1_peers
 from docs_dark import adapt
 from scipy.stats import spearmanr
-from table1_cells import BEST, CLONED, CRITIC, MINGRU, NO_GATE, ONE_TOKEN, OURS, SIX, THEIRS, Made, of, read, variants
+from table1_cells import CLONED, MINGRU, NO_GATE, ONE_TOKEN, OURS, THEIRS, Made, of, read, variants
 from table1_figures import figures
 
 from aaren_rl.base.errors import UsageError
@@ -30,15 +30,14 @@ from aaren_rl.policies.names import label
 from aaren_rl.sweep.grid import Grid
 
 PART = re.compile(r"(<!-- table1: (\w+) -->\n).*?(<!-- /table1 -->)", re.DOTALL)
-MAIN = (BEST, OURS, THEIRS, CLONED)
-OTHERS = (NO_GATE, MINGRU + CRITIC, MINGRU, THEIRS + CRITIC, ONE_TOKEN)
+MAIN = (OURS, THEIRS, CLONED)
+OTHERS = (NO_GATE, MINGRU, ONE_TOKEN)
 # What an agent has that the next has not, so that the differences add up to the first.
 STEPS = (
     ("one token per step", ONE_TOKEN, THEIRS),
     ("a recurrent state over the whole episode in place of a window", NO_GATE, ONE_TOKEN),
     ("the forget gate", OURS, NO_GATE),
-    ("the critic", BEST, OURS),
-    ("all of it", BEST, THEIRS),
+    ("all of it", OURS, THEIRS),
 )
 
 
@@ -52,13 +51,12 @@ def write(docs: Path, grid: Grid) -> int:
         parts = {
             "answer": answer(cells),
             "missing": missing(cells, grid),
-            "scores": scores(cells, MAIN, BEST),
+            "scores": scores(cells, MAIN, data=True),
             "spread": spread(cells),
             "others": scores(cells, OTHERS),
             "errors": errors(cells),
             "over_all": over_all(cells),
             "steps": steps(cells),
-            "same": same(cells),
             "steering": steering(cells),
             "peers": table1_peers.peers(cells, runs),
             "cost": cost(cells, made),
@@ -89,19 +87,14 @@ def lead(cells: Sequence[Cell], first: str, second: str) -> tuple[Estimate, Esti
 
 
 def answer(cells: Sequence[Cell]) -> str:
-    """Three sentences: with the critic and without, ahead of Decision Transformer and 10 % BC; and imitation."""
-    found = {agent: [lead(cells, agent, other) for other in (THEIRS, CLONED)] for agent in (BEST, OURS)}
-    if (first := found[BEST][0]) is None or None in found[BEST] + found[OURS]:
+    """Two sentences: how far it is ahead of Decision Transformer and 10 % BC, and imitation."""
+    first, second = (lead(cells, OURS, other) for other in (THEIRS, CLONED))
+    if first is None or second is None:
         return "Too few runs are here yet."
-    ahead, above = (
-        {agent: " and ".join(interval(of[i], i + 1) for of in leads if of) for agent, leads in found.items()}
-        for i in (0, 1)
-    )
+    ahead, above = (f"{interval(first[i], i + 1)} and {interval(second[i], i + 1)}" for i in (0, 1))
     text = (
-        f"**With its critic, {label(OURS)} scores {ahead[BEST]} points more than {label(THEIRS)} and {label(CLONED)}"
-        f"**, on average over {len(first[2])} datasets; a run of it scores above one of theirs with probability "
-        f"{above[BEST]}. "
-        f"**By its own actions it scores {ahead[OURS]} more**, with probability {above[OURS]}."
+        f"**{label(OURS)} scores {ahead} points more than {label(THEIRS)} and {label(CLONED)}**, on average over "
+        f"{len(first[2])} datasets; a run of it scores above one of theirs with probability {above}."
     )
     if told := lower_and_higher(cells, OURS, THEIRS):
         error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
@@ -121,14 +114,13 @@ def missing(cells: Sequence[Cell], grid: Grid) -> str:
     there = {(cell.env, cell.agent, cell.seed) for cell in cells}
     lines = []
     for agent in grid.agents:
-        name, wanted = agent + CRITIC, [env for env in grid.envs if agent != THEIRS or env in SIX]
         seeds_of: dict[tuple[str, ...], list[int]] = {}  # datasets -> the seeds that lack them
         for seed in grid.agent_seeds.get(agent, grid.seeds):
-            if lacking := tuple(env for env in wanted if (env, name, seed) not in there):
+            if lacking := tuple(env for env in grid.envs if (env, agent, seed) not in there):
                 seeds_of.setdefault(lacking, []).append(seed)
         for lacking, seeds in seeds_of.items():
             on = "all datasets" if len(lacking) == len(grid.envs) else listed(lacking)
-            lines.append(f"* {label(name)}, seed{'s' * (len(seeds) > 1)} {listed(seeds)}: {on}")
+            lines.append(f"* {label(agent)}, seed{'s' * (len(seeds) > 1)} {listed(seeds)}: {on}")
     return "\n".join(["Not run yet:\n", *lines]) if lines else "All runs of the grid are here."
 
 
@@ -138,26 +130,24 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) ->
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
 
 
-def scores(cells: Sequence[Cell], agents: Sequence[str], automatic: str = "") -> str:
-    """A row per dataset: scores of agents; if one is `automatic`, it with the target "auto", and the data's returns."""
+def scores(cells: Sequence[Cell], agents: Sequence[str], *, data: bool = False) -> str:
+    """A row per dataset: scores of agents and, with `data`, the returns of the data."""
     found = {(s.env, s.agent): s for s in summarize(cells)}
     rows = []
     for env, by_agent in group(cells).items():
         row = [env, *(interval(found[env, agent].mean) if (env, agent) in found else "-" for agent in agents)]
-        if automatic:
-            data = next(iter(by_agent.values()))[0].last.data_headlines()
-            auto = [cell.auto.headline for cell in by_agent.get(automatic, []) if cell.auto is not None]
-            row.append(number(fmean(auto) if auto else None))
-            row.append(f"{number(data.get('mean'))}, {number(data.get('best_tenth'))}; {number(data.get('mode'))}")
+        if data:
+            known = next(iter(by_agent.values()))[0].last.data_headlines()
+            row.append(f"{number(known.get('mean'))}, {number(known.get('best_tenth'))}; {number(known.get('mode'))}")
         rows.append(row)
-    more = [f"{label(automatic)}, `auto`", "data: mean, best tenth; deterministic behavior policy"] if automatic else []
+    more = ["data: mean, best tenth; deterministic behavior policy"] if data else []
     return table(["dataset", *map(label, agents), *more], rows)
 
 
 def spread(cells: Sequence[Cell]) -> str:
     """The dataset on which the smallest seed is furthest below its mean."""
     told = []
-    for agent in (BEST, OURS, THEIRS):
+    for agent in (OURS, THEIRS):
         parts = {s.env: min(s.scores) / s.mean.value for s in summarize(of(cells, agent)) if len(s.scores) > 1}
         if parts:
             env = min(parts, key=parts.__getitem__)
@@ -187,14 +177,12 @@ def over_all(cells: Sequence[Cell]) -> str:
         return "There are fewer than two datasets."
     rows = []
     for a in found:
-        ahead = None if a.agent == BEST else lead(cells, BEST, a.agent)
+        ahead = None if a.agent == OURS else lead(cells, OURS, a.agent)
         differs = [interval(ahead[0]), interval(ahead[1], 2)] if ahead else ["-", "-"]
-        # A critic doesn't change what imitates.
-        other = a.agent != OURS and not a.agent.endswith(CRITIC)
-        errors = lower_and_higher(cells, OURS, a.agent) if other else "-"
+        errors = lower_and_higher(cells, OURS, a.agent) if a.agent != OURS else "-"
         rows.append([label(a.agent), str(a.runs), interval(a.mean), interval(a.iqm), *differs, errors or "-"])
     means = [f"mean over {len(found[0].envs)} datasets [95%]", "IQM [95%]"]
-    ahead_of = [f"{label(BEST)} minus agent [95%]", f"P({label(BEST)} > agent) [95%]"]
+    ahead_of = [f"{label(OURS)} minus agent [95%]", f"P({label(OURS)} > agent) [95%]"]
     return table(["agent", "runs", *means, *ahead_of, f"held-out MSE of {label(OURS)}"], rows)
 
 
@@ -213,27 +201,6 @@ def steps(cells: Sequence[Cell]) -> str:
         rows.append([name, pair, interval(found[0]), interval(found[1], 2), signs, largest])
     head = ["part", "measured as", "difference [95%]", "P(above) [95%]", "intervals above, below 0", "largest"]
     return table(head, rows, words=2)
-
-
-def same(cells: Sequence[Cell]) -> str:
-    """A row per agent that has critics, on the datasets that all of them have: own actions, and the critic's choice."""
-    agents = [agent + CRITIC for agent in (OURS, MINGRU, THEIRS) if of(cells, agent + CRITIC)]
-    envs = [env for env, found in group(cells).items() if set(agents) <= set(found)]
-    if len(agents) < 2 or not envs:
-        return "Too few runs are here yet."
-    rows = []
-    for agent in agents:
-        runs = [cell for cell in of(cells, agent) if cell.env in envs]
-        means = [
-            [fmean(score.headline for score in scores if score is not None) for scores in (chosen, own)]
-            for env in envs
-            for chosen, own in [zip(*((cell.last, cell.unchosen) for cell in runs if cell.env == env), strict=True)]
-        ]
-        best, own = (fmean(column) for column in zip(*means, strict=True))
-        gains = sum(chosen > alone for chosen, alone in means)
-        name = label(agent.removesuffix(CRITIC))
-        rows.append([name, str(len(runs)), number(own), number(best), f"{gains} of {len(envs)}"])
-    return table(["agent", "runs", "own actions", "the critic's choice", "higher on"], rows) + f"\n\nOn {listed(envs)}."
 
 
 def steering(cells: Sequence[Cell]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from table1_cells import BEST, OURS, of
+from table1_cells import OURS, of
 from table1_figures import COLUMNS, WIDTH
 
 from aaren_rl.compare.cells import Cell
@@ -31,23 +31,22 @@ def read(folder: Path) -> list[Run]:
 
 def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
     """A row per dataset: mean scores of Decision-Aaren, and the peers' last and best of every seed; then the cost."""
-    if not (sets := _sets(cells, runs)):
+    if not (scores := _scores(cells, runs)):
         return "No peer was run yet."
     found = [name for name in LABELS if any(run["algorithm"] == name for run in runs)]
-    head = ["dataset", *map(label, sets), *(f"{LABELS[name]}: last (best)" for name in found)]
+    head = ["dataset", label(OURS), *(f"{LABELS[name]}: last (best)" for name in found)]
     rows = [head, ["-", *["-:"] * (len(head) - 1)]]
-    envs = list(next(iter(sets.values())))
+    envs = list(scores)
     lasts = {name: [_of(runs, env, name) for env in envs] for name in found}
     for i, env in enumerate(envs):
-        own = [number(fmean(by_set[env])) if env in by_set else "-" for by_set in sets.values()]
-        rows.append([env, *own, *(_last_and_best(lasts[name][i]) for name in found)])
+        rows.append([env, number(fmean(scores[env])), *(_last_and_best(lasts[name][i]) for name in found)])
     if all(map(all, lasts.values())):
-        own = [number(fmean(map(fmean, by_set.values()))) for by_set in sets.values()]
+        own = number(fmean(map(fmean, scores.values())))
         theirs = [number(fmean(fmean(run["last"]["score"] for run in of_set) for of_set in lasts[n])) for n in found]
-        rows.append([f"mean of {len(envs)}, last", *own, *theirs])
-    own = [cell.updates * cell.seconds_per_update for cell in cells if cell.agent == OURS and cell.env in envs]
+        rows.append([f"mean of {len(envs)}, last", own, *theirs])
+    spent = [cell.updates * cell.seconds_per_update for cell in cells if cell.agent == OURS and cell.env in envs]
     seconds = {LABELS[name]: [run["seconds"] for run in runs if run["algorithm"] == name] for name in found}
-    told = " and ".join(f"{name} {median(taken) / median(own):.2g}" for name, taken in seconds.items())
+    told = " and ".join(f"{name} {median(taken) / median(spent):.2g}" for name, taken in seconds.items())
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     steps = ", ".join(sorted({f"{run['steps']:,}" for run in runs}))
     on = "; ".join(sorted({run["processor"] for run in runs}))
@@ -55,14 +54,13 @@ def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
     return f"{table}\n\n{took}. Peers: {steps} gradient steps, {on}."
 
 
-def _sets(cells: Sequence[Cell], runs: Sequence[Run]) -> dict[str, dict[str, list[float]]]:
-    """Decision-Aaren's scores, with its critic and without, on the datasets that have runs of peers."""
+def _scores(cells: Sequence[Cell], runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Decision-Aaren's scores on the datasets that have runs of peers."""
     there = {run["dataset"] for run in runs}
-    found: dict[str, dict[str, list[float]]] = {}
-    for agent in (BEST, OURS):
-        for cell in of(cells, agent):
-            if cell.env in there:
-                found.setdefault(agent, {}).setdefault(cell.env, []).append(cell.last.headline)
+    found: dict[str, list[float]] = {}
+    for cell in of(cells, OURS):
+        if cell.env in there:
+            found.setdefault(cell.env, []).append(cell.last.headline)
     return found
 
 
@@ -79,16 +77,13 @@ def _last_and_best(runs: Sequence[Run]) -> str:
 
 def figure(cells: Sequence[Cell], runs: Sequence[Run]) -> Figure:
     """Learning curves, a panel per dataset: thin lines are seeds, dots last scores, dashes Decision-Aaren's means."""
-    by_agent = _sets(cells, runs)
-    sets = list(next(iter(by_agent.values()), {}))
+    own = _scores(cells, runs)
+    sets = list(own)
     rows = -(-len(sets) // COLUMNS)
     drawn = Figure(figsize=(WIDTH, 1.3 + 2.1 * rows), layout="constrained")
     panels = drawn.subplots(rows, COLUMNS, squeeze=False).ravel()
     for axes, env in zip(panels, sets, strict=False):
-        for agent, scores in by_agent.items():
-            look = {"color": style(agent)[0], "linestyle": "--" if agent == BEST else ":"}
-            if env in scores:
-                axes.axhline(fmean(scores[env]), label=f"{label(agent)}, mean", **look)
+        axes.axhline(fmean(own[env]), label=f"{label(OURS)}, mean", color=style(OURS)[0], linestyle="--")
         for name, color in COLORS.items():
             if not (of_set := _of(runs, env, name)):
                 continue

@@ -12,7 +12,7 @@ from ..base.files import write_json
 from ..base.json_dataclass import read
 from ..evaluate.scores import Score
 
-FORMAT = 3
+FORMAT = 4
 # Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is
 # trained and rolled out is its nature.
 _TASK = "dataset source source_path reference updates env_id episodes seed target_return weights".split()
@@ -51,8 +51,6 @@ class Cell:
         mean_of_last: mean headline of the last `mean_of` evaluations during training.
         sweep: last scores for several target returns; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
-        auto: the score with the target return "auto", on the same episodes; None where not measured.
-        unchosen: the score of the policy's own actions, on the same episodes, where a critic chooses; else None.
     """
 
     env: str
@@ -71,8 +69,6 @@ class Cell:
     curve: list[CurvePoint]
     sweep: list[Score]
     action_cost: list[ActionCost]
-    auto: Score | None = None
-    unchosen: Score | None = None
 
     @property
     def best_headline(self) -> float | None:

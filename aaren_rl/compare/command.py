@@ -48,7 +48,6 @@ def make_parser() -> Parser:
     add("--ref-max-score", type=RETURN.number, metavar="X", help="return that scores 100, with --env-id")
     add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(presets())}")
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
-    add("--candidates", type=int, choices=[1], help="1: score without the choice of critics (-- --critic trains them)")
     add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")
@@ -89,7 +88,7 @@ def compare(arguments: argparse.Namespace) -> int:
     if returns and not any(find_agent(agent).conditioned for agent in arguments.agents):
         print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
     episodes, in_sweep = arguments.episodes, max(1, arguments.episodes // 2)
-    how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns, candidates=arguments.candidates)
+    how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns)
     # Times of an action are taken on one thread, as a small robot's computer would have.
     with torch_threads(1), progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
         cells = [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]

@@ -22,7 +22,7 @@ from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
-from ..policies.names import AUTO, find_agent
+from ..policies.names import find_agent
 from ..runs.folder import is_finished, read_metrics
 from .cells import ActionCost, Cell, CurvePoint
 
@@ -31,7 +31,7 @@ COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBORS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # target returns, in parts of the best return in the training data
 UNSEEN = 1_000_000  # from the seeds of a run's evaluations to those of episodes that chose none of its weights
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,11 @@ class Evaluation:
     sweep_episodes: int
     target_returns: tuple[float, ...] | None
     best: bool = True  # whether the weights that were best during training are scored, too
-    auto: bool = False  # whether the last weights are scored with the target return "auto", too
-    candidates: int | None = None  # 1: critics do not choose; None: they do
 
     def tree(self) -> dict[str, Any]:
-        """It in JSON's types, which is also that of versions before critics where nothing is said of them."""
+        """It in JSON's types."""
         tree: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {name: value for name, value in tree.items() if (name, value) != ("candidates", None)}
+        return tree
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
@@ -97,13 +95,11 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         if "eval/mean_return" in line
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
-    among = how.candidates or policy.candidates
-    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step, candidates=among)
+    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
     best = card.data_returns["best"]  # also of negative returns, targets rise to above it
     asked = how.target_returns or [best + (part - 1) * abs(best) for part in SWEEP]
-    sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked, candidates=None)
-    automatic = [AUTO] if how.auto and card.model.get("max_return_estimate") else []
-    last, *auto = score_policy(policy, card, replace(plan, target_returns=[card.target_return, *automatic]))
+    sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
+    last = score_policy(policy, card, plan)[0]
     error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
     return Cell(
         env=card.env,
@@ -121,9 +117,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
         sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep),
-        action_cost=action_cost(policy, card, among),
-        auto=auto[0] if auto else None,
-        unchosen=score_policy(policy, card, replace(plan, candidates=1))[0] if among > 1 else None,
+        action_cost=action_cost(policy, card),
     )
 
 
@@ -133,12 +127,12 @@ def _best(run: Path, plan: EpisodePlan) -> Score:
     return score_policy(best, card, replace(plan, seed=plan.seed + UNSEEN))[0]
 
 
-def action_cost(policy: Policy, card: PolicyCard, candidates: int) -> list[ActionCost]:
+def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
     """Time of an action, median of a step and its neighbors, and size of the state; observations are random."""
     probes = [step for step in COST_STEPS if step <= card.horizon]
     shape = max(probes, default=0) + COST_NEIGHBORS + 1, 1, policy.model.config.observation_dim
     observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    state = policy.initial_state(1, card.target_return, candidates=candidates)
+    state = policy.initial_state(1, card.target_return)
     reward = np.zeros(1, np.float32)
     times, sizes = [], []
     gc.disable()

@@ -8,10 +8,9 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..agents.policy.base import BasePolicy
 from ..base.errors import UsageError
 from ..base.files import check_outputs, write_json
-from ..base.ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
+from ..base.ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..cli import Parser, import_registering, positive, run, target_return
 from ..envs import DataError, LocalTask, get_task
 from ..envs.data.files import check_file, read_file
@@ -57,8 +56,6 @@ def make_parser() -> Parser:
     add("--tree-sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     guidance = "guidance weight (1 = off); 1.5 suits data of one policy [1]"
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
-    among = "actions that a critic chooses among, 1: off (all, unless target returns are given as numbers)"
-    add("--candidates", type=COUNT.integer, metavar="K", help=among)
     sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
@@ -156,13 +153,12 @@ def _evaluate_one(
         print("note: --rollout-context has no effect with the rollout recurrent", file=sys.stderr)
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
-    candidates = _candidates(policy, arguments)
     recorder = None if arguments.record_minari is None else Recorder()
     filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode or "first"
     with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
         on_action = None if video is None else video.note
         watchers: dict[str, Any] = {"on_action": on_action, "recorder": recorder}
-        plan = EpisodePlan(weights, arguments.episodes, asked, seed, **watchers, candidates=candidates)
+        plan = EpisodePlan(weights, arguments.episodes, asked, seed, **watchers)
         scores = play(policy, card, plan)
         print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
         if note := above_data(asked, card):
@@ -191,17 +187,6 @@ def _require_no_episodes(path: Path, arguments: argparse.Namespace) -> None:
             f"{options}{path} was trained without an environment, so there is none to play; name one with --env-id ID, "
             "or measure the action error alone with --held-out"
         )
-
-
-def _candidates(policy: BasePolicy, arguments: argparse.Namespace) -> int | None:
-    """As `EpisodePlan.candidates`: without target returns, the best is asked for."""
-    asked: int | None = arguments.candidates
-    if asked is None:
-        return None if arguments.target_return else policy.candidates
-    if asked not in (1, policy.candidates):
-        own = "this policy has no critic" if policy.candidates == 1 else f"its critic chooses among {policy.candidates}"
-        raise UsageError(f"--candidates {asked}: {own}; give {' or '.join(sorted({'1', str(policy.candidates)}))}")
-    return asked
 
 
 def _held_out(run: Path, file: str, card: PolicyCard, clip_actions: bool) -> HeldOut:

@@ -116,8 +116,7 @@ def action_error(
     """Run `policy.act` over every episode from its first step, in the rollout mode of the policy.
 
     The target is the return of the episode. The policy gets its observations, rewards and executed actions, not its own
-    actions, and no critic chooses among candidates. The bounds are those of the environment, (A,) or one for all;
-    discrete actions have none.
+    actions. The bounds are those of the environment, (A,) or one for all; discrete actions have none.
 
     Raises:
         NonFiniteActionError: the policy returns NaN.
@@ -126,7 +125,6 @@ def action_error(
     half = (np.asarray(action_high, dtype=np.float64) - np.asarray(action_low, dtype=np.float64)) / 2
     longest_first = np.argsort(-episodes.lengths, kind="stable")
     sums, correct = np.zeros(len(episodes)), np.zeros(len(episodes), np.int64)
-    of_dimensions = np.zeros(episodes.action_dim)
     step = policy.logits if policy.discrete else policy.act
     bar = progress_bar(total=episodes.n_steps, desc="held-out episodes", unit="step", leave=False)
     for at in range(0, len(episodes), AT_ONCE):
@@ -148,9 +146,8 @@ def action_error(
             else:
                 squares = np.square((predicted.astype(np.float64) - executed) / half)
                 sums[chosen[:running]] += squares.mean(1)
-                of_dimensions += squares.sum(0)
             state = state._replace(previous_action=executed)
             bar.update(running)
     bar.close()
-    right, each = (correct.tolist(), None) if policy.discrete else (None, (of_dimensions / episodes.n_steps).tolist())
-    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right, each)
+    right = correct.tolist() if policy.discrete else None
+    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right)

@@ -34,8 +34,6 @@ class EpisodePlan:
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
     recorder: Recorder | None = None
-    # What a critic chooses among: 1, or all of `policy.candidates`. None: all for the target "auto", 1 for a number.
-    candidates: int | None = None
 
 
 def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> list[Score]:
@@ -54,7 +52,7 @@ def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> lis
             f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; {hint}"
         )
     asked = [target_number(target) for target in plan.target_returns]
-    names = "on_step", "on_action", "recorder", "candidates"
+    names = "on_step", "on_action", "recorder"
     watchers: dict[str, Any] = {name: getattr(plan, name) for name in names}
     played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
     out = rollout(policy, card.env_id, target_return=asked, **played)
@@ -83,16 +81,9 @@ def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> lis
             attention=attention,
             guidance=getattr(policy, "guidance", 1.0),
             temperature=policy.temperature,
-            candidates=_candidates(policy, target, plan.candidates),
         )
         made.append(score)
     return made
-
-
-def _candidates(policy: BasePolicy, target: float | str, asked: int | None) -> int:
-    if asked is not None:
-        return asked
-    return policy.candidates if target == AUTO else 1
 
 
 def guided(policy: SavedPolicy, guidance: float) -> SavedPolicy:

@@ -24,7 +24,6 @@ class ActionError:
     lengths: list[int]  # (E,), steps
     floor: float | None = None  # the mean noise variance of the behavior policy on these steps, where it is known
     correct: list[int] | None = None  # (E,), for discrete actions: steps with the most likely action in the data
-    by_dimension: list[float] | None = None  # (A,), of continuous actions: the mean over all steps
 
     @property
     def measure(self) -> str:
@@ -99,7 +98,6 @@ class Score(Origin):
     data_returns: dict[str, float] = field(default_factory=dict)
     guidance: float = 1.0  # W, as in `agents.policy.torch_policy`
     temperature: float | None = None  # for sampling discrete actions; None: no sampling
-    candidates: int = 1  # that its critic chose among; 1: its own actions
 
     def interval(self) -> tuple[float, float]:
         """A 95% bootstrap interval of the mean return, over episodes. For one episode, its return twice."""
@@ -117,10 +115,6 @@ class Score(Origin):
         parts += [] if self.attention == "softmax" else [self.attention]
         parts += [] if self.guidance == 1 else [f"guidance {self.guidance:g}"]
         return ", ".join([*parts, *([] if self.temperature is None else [f"temperature {self.temperature:g}"])])
-
-    def choosing(self) -> str:
-        """How actions were chosen, as a clause behind others; empty without a critic's choice."""
-        return "" if self.candidates == 1 else f"; chose among {self.candidates} candidate actions by its critic"
 
     def data(self) -> str | None:
         """The dataset returns for comparison, as a line; None if unknown."""

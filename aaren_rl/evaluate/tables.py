@@ -20,7 +20,7 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, "
         f"{weights_words(first.weights)}",
         f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {first.acting()}; "
-        f"{first.env_id}, {first.episodes} episodes from seed {first.seed}{_choosing(scores)}",
+        f"{first.env_id}, {first.episodes} episodes from seed {first.seed}",
         "",
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7}" + speed * f" {'actions/s':>10}",
     ]
@@ -36,14 +36,6 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
     return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])
 
 
-def _choosing(scores: Sequence[Score]) -> str:
-    """The clause of the scores that were chosen for; with their targets, unless these are all."""
-    chose = [score for score in scores if score.candidates > 1]
-    some = chose and len(chose) < len(scores)
-    targets = f" for the target {', '.join(target_words(score.target_return) for score in chose)}" if some else ""
-    return f"{chose[0].choosing()}{targets}" if chose else ""
-
-
 def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
     """The scores of several policies by name, with bootstrap intervals of the mean, one line each."""
     rows = [("policy", "target", "return", "95% interval", "score", "95% interval")]
@@ -54,8 +46,6 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
         normalized = score_words(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
         rows.append((name, target_words(score.target_return), *returns, *normalized))
     legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
-    if chose := [name for name, score in scores if score.candidates > 1]:
-        legend += f"\nchose among candidate actions by a critic: {', '.join(dict.fromkeys(chose))}"
     return "\n".join([*aligned(rows), "", legend])
 
 
@@ -63,11 +53,11 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
     """Write a CSV file with one row per episode, for the policies of `format_overview`; whole or not at all."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    names = "policy", "env_id", "target_return", "seed", "return", "length", "normalized_score", "candidates"
+    names = "policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"
     table.writerow(names)
     for name, score in scores:
         for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
             target, normalized = target_words(score.target_return, ".17g"), score.normalized(value)
             row = name, score.env_id, target, score.seed + i, repr(value), length
-            table.writerow((*row, "" if normalized is None else repr(normalized), score.candidates))
+            table.writerow((*row, "" if normalized is None else repr(normalized)))
     write_text(file, text.getvalue())

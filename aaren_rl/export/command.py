@@ -110,7 +110,7 @@ def export(arguments: argparse.Namespace) -> int:
     )
     if arguments.quantize is not None:
         small = make_model(policy, card, arguments.quantize)
-        plan = EpisodePlan(weights, arguments.episodes or 20, [card.target_return], seed, candidates=policy.candidates)
+        plan = EpisodePlan(weights, arguments.episodes or 20, [card.target_return], seed)
         kinds = {"float32": model, arguments.quantize: small}
         played = ((name, play(make_onnx_policy(each), card, plan, name=name)[0]) for name, each in kinds.items())
         print(format_overview([*played]))

@@ -32,7 +32,7 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
     model = make_model(policy, card, precision)
     difference = check(policy, make_onnx_policy(model), card, seed)
     how = {"precision": precision, "checked_steps": CHECKED_STEPS, "largest_difference": difference}
-    _describe(model, card, **how, candidates=policy.candidates)
+    _describe(model, card, **how)
     return model, difference
 
 
@@ -50,7 +50,7 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
     except ImportError as error:
         raise ResourcesError("export needs the package onnx: pip install 'aaren-rl[export]'") from error
     model = step_graph(policy, precision=precision)
-    _describe(model, card, precision=precision, candidates=policy.candidates)
+    _describe(model, card, precision=precision)
     return model
 
 
@@ -92,8 +92,7 @@ class _Drawn:
 def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) -> float:
     """The largest difference of an action from PyTorch, in units of half its range, for several target returns.
 
-    For discrete actions, the difference of probabilities, the softmax of the logits. With a critic, every other
-    environment takes the best of its candidates. PyTorch selects the actions. When
+    For discrete actions, the difference of probabilities, the softmax of the logits. PyTorch selects the actions. When
     an episode ends another starts, but the states of the policies continue, to test them after any number of steps.
     Where a policy was trained without an environment, observations are drawn with the means and deviations of the data.
 
@@ -113,9 +112,6 @@ def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) 
     try:
         observations, rewards = stepper.reset(), np.zeros(count, np.float32)
         state, exported = policy.initial_state(count, targets), onnx_policy.initial_state(count, targets)
-        if policy.candidates > 1:
-            every_other = np.arange(count) % 2 == 0
-            state, exported = state._replace(improves=every_other), exported._replace(improves=every_other)
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
             now = observations, rewards
             acted, state = policy.logits(*now, state) if policy.discrete else policy.act(*now, state)

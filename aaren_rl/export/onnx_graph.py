@@ -7,8 +7,6 @@ are int64 (B,), and there is an output logits (B, A), whose argmax is the action
 lies far from zero. **An episode begins with timestep 0**, the target return as return_to_go and reward 0. The memory
 and the previous action are then ignored, so these three numbers reset an environment.
 
-A policy with a critic has one more input, improves (B,), bool: where the best of its candidate actions is taken.
-
 Each step has a row of features (previous action, return-to-go, observation), which become one token, or three in this
 order.
 
@@ -23,7 +21,6 @@ from .._version import __version__
 from ..agents import Policy
 from ..agents.mixers.forms import exact, layer
 from ..base.errors import UsageError
-from .onnx_critic import chosen
 from .onnx_layers import Layers, Sizes
 from .onnx_weights import embedding
 
@@ -54,14 +51,12 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     action: tuple[str, list[int]] = ("int64", []) if config.discrete else wide
     state: Sizes = {"return_to_go": ("float64", []), "timestep": ("int64", []), "memory": (memory, shape)}
     logits: Sizes = {"logits": wide} if config.discrete else {}
-    improves: Sizes = {"improves": ("bool", [])} if config.critic else {}
     model = graph.model(
         {
             "observation": ("float32" if policy.scaling.origin is None else "float64", [config.observation_dim]),
             "reward": ("float64", []),
             "previous_action": action,
             **state,
-            **improves,
         },
         {"action": action, **logits, **{f"next_{name}": part for name, part in state.items()}},
         f"aaren-rl {__version__}",
@@ -213,8 +208,4 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         middle, half = (exact(x).astype(np.float32) for x in self.policy.scaling.action_range)
         action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
         scaled = self.add("Mul", self.as_type(action, "float32"), half)
-        critic = self.policy.model.critic
-        if critic is None:
-            self.add("Add", scaled, middle, out="action")
-            return
-        self.add("Identity", chosen(self, critic, self.add("Add", scaled, middle)), out="action")
+        self.add("Add", scaled, middle, out="action")

@@ -63,8 +63,7 @@ def publish(arguments: argparse.Namespace) -> int:
         targets = arguments.target_return or [card.target_return]
         seed = 1000 if arguments.seed is None else arguments.seed
         policy = load_policy(arguments.run)
-        candidates = None if arguments.target_return else policy.candidates
-        plan = EpisodePlan(card.weights, arguments.episodes or 20, targets, seed, candidates=candidates)
+        plan = EpisodePlan(card.weights, arguments.episodes or 20, targets, seed)
         scores = play(policy, card, plan)
     save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
     print(f"{arguments.folder}: {', '.join(sorted(file.name for file in arguments.folder.iterdir()))}")

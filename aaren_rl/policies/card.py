@@ -106,7 +106,6 @@ class PolicyCard(Origin):
         action_nll, action_accuracy: of discrete actions, in place of both.
         return_range: the model is fed no return-to-go outside of it. None: it is fed any.
         observation_space: of observations that are no vectors, what flattens them: `envs.tasks.spaces.Layout`.
-        critic_r2: R^2 of its critic on held-out episodes; None: it has none, or it was not measured.
         data_sha256: of the numbers of all its data (`Episodes.sha256`); None: not known.
     """
 
@@ -128,7 +127,6 @@ class PolicyCard(Origin):
     action_nll: float | None = None
     action_accuracy: float | None = None
     return_range: ReturnBounds | None = None
-    critic_r2: float | None = None
     data_sha256: str | None = None
     observation_space: dict[str, Any] | None = None
 

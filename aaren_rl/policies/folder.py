@@ -197,9 +197,20 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
         digests = tree.pop("sha256", {})
         if not isinstance(digests, dict):
             raise ValueError("sha256 is not an object")
-        return card_from_json(tree), digests
+        return card_from_json(_without_critic(tree)), digests
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
+
+
+def _without_critic(tree: dict[str, Any]) -> dict[str, Any]:
+    """A card of an earlier version, which also says whether the policy has a critic; ValueError where it has one."""
+    model = tree.get("model")
+    kept = {name: value for name, value in tree.items() if name != "critic_r2"}
+    if not isinstance(model, dict):
+        return kept
+    if model.get("critic"):
+        raise ValueError("the policy acts by a critic, which this version does not have; train it again")
+    return {**kept, "model": {name: value for name, value in model.items() if name != "critic"}}
 
 
 def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionModel:

@@ -189,7 +189,6 @@ NETWORK = {
     "max_return_estimate": "also train an estimator of the maximum achievable return (0.995 expectile), for "
     "--target-return auto",
     "mean_return_estimate": "also train an estimator of the expected return-to-go, for evaluate --guidance",
-    "critic": "also train a critic, which chooses among candidate actions where the best is asked for",
     "tokens_per_step": "1, or 3: return-to-go, observation and action apart (Decision Transformer)",
 }
 

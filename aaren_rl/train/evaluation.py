@@ -14,13 +14,11 @@ from ..envs import D4RLTask, Episodes, get_task
 from ..envs.local.noise import mode_returns
 from ..evaluate.held_out import action_error
 from ..evaluate.play import EpisodePlan, score_policy
-from ..evaluate.scores import ActionError, Score, Unplayed
+from ..evaluate.scores import Score, Unplayed
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import CARD, amend_card, make_policy, save_policy
-from .fit import set_deviation
-from .records import LOG_EVERY, Run, finite_losses, log, save, show
+from .records import LOG_EVERY, Run, log, save, show
 
-SCORES = ("eval/normalized_score", "eval/mean_return")  # logged without a critic's choice, too
 INTERVALS = 50  # time intervals for which a card has the range of returns-to-go
 # Only single episodes have returns-to-go above this quantile, so a model that gets them at every step extrapolates. On
 # hopper-medium-replay with the best return as target, one seed of three scored 27 with them and 86 without.
@@ -48,11 +46,7 @@ def evaluate(run: Run) -> None:
     policy, episodes = acting_policy(trainer.ema, card), config.final_episodes if at_end else config.eval_episodes
     held_out, bounds = run.data.held_out, (card.action_low, card.action_high)
     imitation = None if held_out is None else action_error(policy, held_out, *bounds)
-    critics = [model.critic for model in (trainer.model, trainer.ema) if model.critic is not None]
-    if critics and (squared_error := _squared_error(run, imitation)) is not None:
-        set_deviation(critics, squared_error)
-        policy = acting_policy(trainer.ema, card)  # with this deviation
-    plan = EpisodePlan("ema", episodes, [card.target_return], config.eval_seed, candidates=policy.candidates)
+    plan = EpisodePlan("ema", episodes, [card.target_return], config.eval_seed)
     last: Score | Unplayed = Unplayed(trainer.update, imitation)
     if run.task.env_id:
         last = dataclasses.replace(score_policy(policy, card, plan)[0], action_error=imitation)
@@ -75,7 +69,7 @@ def evaluate(run: Run) -> None:
         told.insert(0, f"{run.headline} {last.headline_words}")
     run.bar.write(f"gradient step {trainer.update}: {', '.join(told) or 'saved'}")
     # At the end: a callback that stops at this score finds its policy saved.
-    run.tell(last.scalars() | _critic_scalars(run, policy, card, plan))
+    run.tell(last.scalars())
 
 
 def acting_policy(model: DecisionModel, card: PolicyCard) -> Policy:
@@ -89,28 +83,6 @@ def acting_policy(model: DecisionModel, card: PolicyCard) -> Policy:
         return policy
     there = make_policy(copy.deepcopy(model).cpu(), card)
     return there if there.batch_invariant else policy
-
-
-def _squared_error(run: Run, imitation: ActionError | None) -> list[float] | float | None:
-    """The policy's squared error in model units, (A,), on held-out episodes; without them the last training loss.
-
-    None if that is not known any more: a deleted policy is made again, and the log was deleted, too.
-    """
-    if imitation is not None and imitation.by_dimension is not None:
-        return imitation.by_dimension
-    recent = finite_losses(run)[:, 0]
-    return float(recent.mean()) if len(recent) else run.logged.get("train/loss")
-
-
-def _critic_scalars(run: Run, policy: Policy, card: PolicyCard, plan: EpisodePlan) -> dict[str, float]:
-    """Tag -> value: the fit of the critic, and the scores of the policy without its choice. Empty without a critic."""
-    if policy.candidates == 1:
-        return {}
-    fit = {} if run.critic_r2 is None else {"critic/r2": run.critic_r2}
-    if not card.env_id:
-        return fit
-    (plain,) = score_policy(policy, card, dataclasses.replace(plan, candidates=1))
-    return {f"{tag}_without_candidates": value for tag, value in plain.scalars().items() if tag in SCORES} | fit
 
 
 def make_card(run: Run) -> PolicyCard:
@@ -139,7 +111,6 @@ def make_card(run: Run) -> PolicyCard:
         held_out=config.data.held_out,
         data_returns=dict(data.returns),
         data_sha256=data.sha256,
-        critic_r2=run.critic_r2,
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )
 

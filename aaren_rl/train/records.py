@@ -49,7 +49,6 @@ class Run:
     timed_from: int = 0  # the gradient step before the first of this process
     last: Score | Unplayed | None = None  # of the last evaluation
     best: Score | Unplayed | None = None  # the evaluation of `policy_best`
-    critic_r2: float | None = None  # of the critic on held-out episodes, where it was measured
     logged: dict[str, float] = field(default_factory=dict)  # the last log, by tag
 
     @property
@@ -88,7 +87,6 @@ class Run:
         """Continue from a checkpoint. Raises CheckpointError if it does not fit."""
         self.trainer.restore(checkpoint.number, checkpoint.states)
         self.timed_from = self.trainer.update
-        self.critic_r2 = checkpoint.progress.get("critic_r2")
         self.recent = list(checkpoint.states["recent"].to(self.trainer.data.device).unbind())
         scores = (checkpoint.progress.get(name) for name in ("last", "best"))
         try:
@@ -145,7 +143,7 @@ def save(run: Run) -> None:
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     progress: dict[str, Any] = {**scores, "data": run.data.identity, "data_sha256": run.data.sha256}
-    progress |= {"precision": run.trainer.precision, "critic_r2": run.critic_r2}
+    progress |= {"precision": run.trainer.precision}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, run.trainer.states() | {"recent": recent})
 
 

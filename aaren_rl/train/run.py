@@ -162,9 +162,9 @@ def start_from(trainer: Trainer, policy: SavedPolicy, config: RunConfig) -> None
 
 
 def fit(run: Run) -> None:
-    """Fit the return estimates, and a critic, in steps of their own before the first gradient step of the policy."""
+    """Fit the return estimates, in steps of their own before the first gradient step of the policy."""
     if run.trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
-        run.critic_r2 = fit_estimators(run.trainer.model, run.trainer.ema, run.data)
+        fit_estimators(run.trainer.model, run.trainer.ema, run.data)
 
 
 def train(run: Run, stop: StopRequest, save_every: int | None) -> int:

@@ -35,7 +35,6 @@ class ModelConfig:
             the model clones behavior.
         tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
         max_return_estimate, mean_return_estimate: whether the model holds a `ReturnEstimate` of each.
-        critic: whether the model holds a `Critic`, of continuous actions.
         tokens_per_step: J, 1 or 3.
         discrete: whether an action is one of A, a one-hot vector, and the model gives their logits.
     """
@@ -62,7 +61,6 @@ class ModelConfig:
     tree_sampler: str = "edh"
     max_return_estimate: bool = False
     mean_return_estimate: bool = False
-    critic: bool = False
     tokens_per_step: int = setting(1, limits=Range(1, 3))
     discrete: bool = False
 
@@ -77,8 +75,6 @@ class ModelConfig:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if self.tokens_per_step not in (1, 3):
             raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
-        if self.critic and self.discrete:
-            raise ValueError("critic: needs continuous actions, and these are discrete")
         self.rems()
         self.tree()
 

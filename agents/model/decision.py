@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .critic import Critic
 from .trunk import Trunk, TrunkState
 
 # Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
@@ -57,7 +56,6 @@ class DecisionModel(nn.Module):
         # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
         self.max_return_estimate = ReturnEstimate(config.observation_dim) if config.max_return_estimate else None
         self.mean_return_estimate = ReturnEstimate(config.observation_dim) if config.mean_return_estimate else None
-        self.critic = Critic(config.observation_dim, config.action_dim) if config.critic else None
 
     def forward(
         self,

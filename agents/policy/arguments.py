@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import ArgumentError
-from ...base.ranges import AUTO, COUNT, COUNT_FROM_0, TEMPERATURE, Range
+from ...base.ranges import AUTO, COUNT_FROM_0, TEMPERATURE, Range
 
 # Dtype kinds that convert to a type, and the name of the type in messages.
 KINDS = {"f": ("biuf", "numbers"), "i": ("biu", "integers"), "b": ("b", "bool")}
@@ -123,30 +123,6 @@ def targets(value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True
     if not (asking | (np.abs(wanted / scale) <= np.finfo(np.float32).max)).all():  # NaN is not
         raise ArgumentError(f"target_return: must be finite, in float32 and divided by {scale:g}, too")
     return np.broadcast_to(wanted, (batch,)).copy()
-
-
-def improves(
-    candidates: Any,  # noqa: ANN401
-    count: int,
-    targets: npt.NDArray[np.float64],
-    *,
-    named: bool,
-) -> npt.NDArray[np.bool_] | None:
-    """Where a policy takes the best of its `count` candidates, bool (B,); None of one without a critic, `count` 1.
-
-    `candidates` is 1, nowhere, or `count`, everywhere. None: where the best is asked for, by an infinite target
-    among `targets` (B,), or by none, if they are not `named` by the caller.
-    """
-    if candidates is not None:
-        candidates = integer("candidates", candidates, COUNT)
-        if candidates not in (1, count):
-            known = "must be 1 for a policy without a critic" if count == 1 else f"must be 1 or {count}"
-            raise ArgumentError(f"candidates: {known}, not {candidates}")
-    if count == 1:
-        return None
-    if candidates is None and named:
-        return np.isposinf(targets)
-    return np.full(len(targets), candidates != 1)
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401

@@ -27,7 +27,6 @@ class PolicyState(NamedTuple):
             Replace it (`state._replace(previous_action=...)`) if a different action was executed.
         memory: the memory of the rollout mode: tensors on the device of the policy, or an array of an exported one.
         seeds: int64 (B,), the seeds of a policy with a temperature; None for any other.
-        improves: bool (B,), where a policy with a critic takes the best of its candidates; None for any other.
     """
 
     timestep: int | npt.NDArray[np.int64]
@@ -35,7 +34,6 @@ class PolicyState(NamedTuple):
     previous_action: npt.NDArray[Any] | None
     memory: Any
     seeds: npt.NDArray[np.int64] | None = None
-    improves: npt.NDArray[np.bool_] | None = None
 
 
 class BasePolicy(ABC):
@@ -71,11 +69,6 @@ class BasePolicy(ABC):
 
     @property
     @abstractmethod
-    def candidates(self) -> int:
-        """How many candidate actions its critic chooses among; 1: it has no critic."""
-
-    @property
-    @abstractmethod
     def observation_dtype(self) -> Any:  # noqa: ANN401  a class of numpy's
         """The type in which `act` reads observations: float64 where a column is far from zero."""
 
@@ -95,7 +88,6 @@ class BasePolicy(ABC):
         target_return: Any = None,  # noqa: ANN401  what numpy converts
         *,
         seed: Any = 0,  # noqa: ANN401
-        candidates: int | None = None,
     ) -> PolicyState:
         """The state at the beginning of an episode with this target return.
 
@@ -104,26 +96,20 @@ class BasePolicy(ABC):
         infinity. Where the policy has a temperature, environment i draws from `seed` + i, or from its own of several,
         (B,); it is not read elsewhere.
 
-        A policy with a critic takes the best of `candidates` actions, 1 or `Policy.candidates`. None: 1 where the
-        target return is a number, which is followed exactly as without a critic; all where it is "auto" or not given.
-
         Raises:
             ArgumentError: the target return is none of these, not finite, or "auto" and the policy holds no estimate of
-                it; or a seed is none, or `candidates` is neither.
+                it; or a seed is none.
         """
         batch = check.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch)
         seeds = None if self.temperature is None else check.seeds("seed", seed, batch)
-        improves = check.improves(candidates, self.candidates, wanted, named=target_return is not None)
-        return PolicyState(0, wanted, None, self._new_memory(batch), seeds, improves)
+        return PolicyState(0, wanted, None, self._new_memory(batch), seeds)
 
     def reset(
         self,
         state: PolicyState,
         indices: Any,  # noqa: ANN401
         target_return: Any = None,  # noqa: ANN401
-        *,
-        candidates: int | None = None,
     ) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
@@ -131,7 +117,6 @@ class BasePolicy(ABC):
             state: of all environments.
             indices: of the environments that begin an episode, (R,): `np.flatnonzero(ended)`, not the mask itself.
             target_return: of their new episodes, one number, "auto" or (R,), as in `initial_state`.
-            candidates: of their new episodes, as in `initial_state`.
 
         Raises:
             ArgumentError: as `initial_state`; an index is none of the state's; or the policy cannot (`supports_reset`).
@@ -144,7 +129,6 @@ class BasePolicy(ABC):
         batch = len(state.return_to_go)
         index = check.rows("indices", indices, batch)
         begun = self._targets(target_return, len(index))
-        improves = check.improves(candidates, self.candidates, begun, named=target_return is not None)
         previous = state.previous_action
         if previous is None:
             none = np.zeros((batch, self.sizes[1]), np.float32)
@@ -155,7 +139,6 @@ class BasePolicy(ABC):
             previous,
             self._memory_for_reset(state.memory),
             None if state.seeds is None else _replaced(state.seeds, index, next_seeds(state.seeds[index])),
-            None if state.improves is None else _replaced(state.improves, index, improves),
         )
 
     def act(self, observation: Any, reward: Any, state: PolicyState) -> tuple[npt.NDArray[Any], PolicyState]:  # noqa: ANN401
@@ -190,7 +173,7 @@ class BasePolicy(ABC):
 
     def select(self, state: PolicyState, rows: Any) -> PolicyState:  # noqa: ANN401
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        timestep, to_go, previous, memory, seeds, improves = self._checked(state)
+        timestep, to_go, previous, memory, seeds = self._checked(state)
         index = check.rows("rows", rows, len(to_go))
         return PolicyState(
             timestep[index] if isinstance(timestep, np.ndarray) else timestep,
@@ -198,7 +181,6 @@ class BasePolicy(ABC):
             None if previous is None else previous[index],
             self._memory_of(memory, index, len(to_go)),
             None if seeds is None else seeds[index],
-            None if improves is None else improves[index],
         )
 
     def _advance(
@@ -223,7 +205,7 @@ class BasePolicy(ABC):
         action: npt.NDArray[Any] = out
         if self.discrete:
             action = choose(out, self.action_start, self.temperature, state.seeds, state.timestep)
-        return out, PolicyState(state.timestep + 1, to_go, action, memory, state.seeds, state.improves)
+        return out, PolicyState(state.timestep + 1, to_go, action, memory, state.seeds)
 
     def _can_follow(self, to_go: npt.NDArray[np.float64]) -> bool:
         """Whether returns-to-go are finite, or infinite where the target is the maximum achievable return."""
@@ -239,7 +221,7 @@ class BasePolicy(ABC):
     def _checked(self, state: Any) -> PolicyState:  # noqa: ANN401  what a caller hands back, parts perhaps replaced
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-        timestep, to_go, previous, memory, seeds, improves = state
+        timestep, to_go, previous, memory, seeds = state
         memory, batch = self._checked_memory(memory)
         if previous is not None:
             if self.discrete:
@@ -251,9 +233,7 @@ class BasePolicy(ABC):
         to_go = check.array("state: return_to_go", to_go, np.float64, (batch,))
         if seeds is not None or self.temperature is not None:
             seeds = check.seeds("state: seeds", seeds, batch)
-        if self.candidates > 1:
-            improves = check.array("state: improves", improves, np.bool_, (batch,))
-        return PolicyState(check.timestep(timestep, batch), to_go, previous, memory, seeds, improves)
+        return PolicyState(check.timestep(timestep, batch), to_go, previous, memory, seeds)
 
     def _targets(self, target_return: Any, count: int) -> npt.NDArray[np.float64]:  # noqa: ANN401
         wanted = self.target_return if target_return is None else target_return

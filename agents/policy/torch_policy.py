@@ -27,7 +27,6 @@ from torch import Tensor
 
 from ...base.errors import ArgumentError
 from ...base.ranges import CONTEXT
-from ..fast.choice import Choice, for_choice
 from ..fast.compiled_step import CompiledStep
 from ..fast.stepper import Stepper, for_rollout
 from ..mixers.tree.mixer import TreeConfig
@@ -103,7 +102,7 @@ class Policy(BasePolicy):
             raise ValueError("tree attention needs a growing memory: use rollout recurrent or staggered, not window")
         self.model.eval()
         # Now, with the weights that the model has.
-        _ = self._max_return, self._mean_return, self.rollout == "window" or self._stepper, self._choice
+        _ = self._max_return, self._mean_return, self.rollout == "window" or self._stepper
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
@@ -114,11 +113,6 @@ class Policy(BasePolicy):
     def discrete(self) -> bool:
         """Whether an action is an integer."""
         return self.model.config.discrete
-
-    @cached_property
-    def candidates(self) -> int:
-        """How many candidate actions its critic chooses among; 1: it has no critic."""
-        return 1 if self.model.critic is None else len(self.model.critic.offsets) + 1
 
     @cached_property
     def observation_dtype(self) -> type[np.float32 | np.float64]:
@@ -161,11 +155,6 @@ class Policy(BasePolicy):
         return None if self.guidance == 1 else _in_float64(self.model.mean_return_estimate)
 
     @cached_property
-    def _choice(self) -> Choice | None:
-        critic = self.model.critic
-        return None if critic is None else for_choice(critic, self.scaling, compiled=self.batch_invariant)
-
-    @cached_property
     def _runs(self) -> int:
         """Runs of the model at every step, which share one memory."""
         return 1 if self._mean_return is None else 2
@@ -200,10 +189,7 @@ class Policy(BasePolicy):
         if self.discrete and previous is not None:
             previous = one_hot(previous, self.action_start, self.sizes[1])
         step = Step(observed, self._fed(to_go, state.timestep), state.timestep, previous)
-        out, memory = (self._run if self._mean_return is None else self._run_guided)(step, state.memory)
-        if self._choice is not None and state.improves is not None and state.improves.any():
-            out = self._choice(observed, out, state.improves)
-        return out, memory
+        return (self._run if self._mean_return is None else self._run_guided)(step, state.memory)
 
     def _fed(self, to_go: npt.NDArray[np.float64], timestep: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Returns-to-go (B,) within those of the training data."""

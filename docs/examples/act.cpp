@@ -60,7 +60,6 @@ class Policy {
     if (std::isinf(target_return) && !estimates) throw std::runtime_error("no estimate for \"auto\": give a number");
     set("timestep", {0});
     set("return_to_go", {target_return});
-    if (find("improves") < names_.size()) set("improves", {std::isinf(target_return) ? 1.0 : 0.0});
   }
 
   // The next action, for a raw observation and the reward of the previous step. A discrete action is one integer.

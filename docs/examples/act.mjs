@@ -37,7 +37,6 @@ class Policy {
     if (target === Infinity && !this.estimates) throw new Error('no estimate for "auto": give a number');
     this.set("timestep", [0]);
     this.set("return_to_go", [target]);
-    if (this.inputs.improves) this.set("improves", [target === Infinity]);
   }
 
   /** The next action, for a raw observation and the reward of the previous step. A discrete action is one integer. */

@@ -104,7 +104,6 @@ def rollout(
     on_step: Callable[[int, int], None] | None = None,
     on_action: OnAction | None = None,
     recorder: Recorder | None = None,
-    candidates: int | None = None,
 ) -> Rollouts:
     """Plays each environment's first episode to its end, up to `AT_ONCE` environments in step.
 
@@ -122,7 +121,6 @@ def rollout(
         on_step: called after every step with (step of the episodes that are played, episodes that have not ended).
         on_action: called with every action, see `OnAction`.
         recorder: keeps the episodes.
-        candidates: for `initial_state` of a policy that chooses among candidate actions; None: its own default.
 
     Raises:
         ValueError: no episode, or no target return.
@@ -142,7 +140,7 @@ def rollout(
             halves = np.split(turn, [_round_up(len(turn) // 2, row_multiple(policy))])
             drawn = np.array(seeds)
             groups = [
-                _Group(policy, half, observations[half - first], targets[half], drawn[half], candidates)
+                _Group(policy, half, observations[half - first], targets[half], drawn[half])
                 for half in halves
                 if half.size
             ]
@@ -188,7 +186,6 @@ class _Group(Generic[State]):
         observations: Floats,
         targets: npt.NDArray[np.float64],
         seeds: Indices,
-        candidates: int | None,
     ) -> None:
         self._policy, self.running, self.seconds = policy, which, 0.0
         self._multiple = row_multiple(policy)
@@ -198,7 +195,6 @@ class _Group(Generic[State]):
         self._observations, self._rewards = observations[rows].astype(dtype), np.zeros(len(rows), np.float32)
         # What samples its actions draws from the episode's seed.
         more: dict[str, Any] = {} if getattr(policy, "temperature", None) is None else {"seed": seeds[rows]}
-        more |= {} if candidates is None else {"candidates": candidates}
         self._state = policy.initial_state(len(rows), targets[rows], **more)
 
     def act(self) -> None:

@@ -19,14 +19,12 @@ class LocalTask(Task):
     """A built-in task.
 
     Its data are those of the task `dataset`, its own or another's. `policy` says in a line what acts in them.
-    `settings` are those of `train` that differ from the preset `default`, by name. `partial`: observations leave out
-    what acting well depends on, so that it must be remembered.
+    `settings` are those of `train` that differ from the preset `default`, by name.
     """
 
     dataset: str
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    partial: bool = False
 
     @property
     def data_horizon(self) -> int:
@@ -50,7 +48,6 @@ _TMAZE = LocalTask(
     dataset="tmaze",
     policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
     settings={"return_scale": 1.0, **WHOLE},
-    partial=True,
 )
 _DISCRETE: dict[str, Any] = {"action_dim": 2, "n_actions": 2, "action_low": (), "action_high": ()}
 _TMAZE_DISCRETE = replace(
@@ -75,7 +72,6 @@ _REACHER = LocalTask(
     dataset="reacher-recall",
     policy="a controller that sees the target, with noise on its torques",
     settings={"return_scale": 100.0, **WHOLE},
-    partial=True,
 )
 _CARTPOLE = LocalTask(
     name="cartpole-medium-replay",
@@ -106,7 +102,6 @@ def _positions(env: str, observation_dim: int) -> LocalTask:
         reference=full.reference,
         dataset=name,
         policy=f"that of the local set {full.name}, whose velocities are left out",
-        partial=True,
     )
 
 

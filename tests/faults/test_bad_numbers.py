@@ -135,7 +135,7 @@ def test_what_is_odd_ends_with_one_line(line: str, folder: Path, monkeypatch, ca
 
 TWICE = {
     "--updates 3 --updates=4": "--updates is given twice: 4 counts, not 3",
-    "--critic --no-critic": "--critic and --no-critic are given: --no-critic counts",
+    "--forget-gate --no-forget-gate": "--forget-gate and --no-forget-gate are given: --no-forget-gate counts",
     "--seed 1 --seed 1": "",
     "--from a --start-from b": "--start-from is given twice: b counts, not a",
 }
@@ -145,7 +145,7 @@ TWICE = {
 def test_an_option_that_is_given_twice_has_a_note(options: str, capsys) -> None:
     arguments = make_parser().parse_args(["--env", "hopper-medium", *options.split()])
     assert capsys.readouterr().err == (f"note: {TWICE[options]}\n" if TWICE[options] else "")
-    assert getattr(arguments, "updates", 4) == 4 and not getattr(arguments, "critic", False)
+    assert getattr(arguments, "updates", 4) == 4 and not getattr(arguments, "forget_gate", False)
 
 
 def test_lists_and_modules_that_are_given_twice_all_count(capsys) -> None:

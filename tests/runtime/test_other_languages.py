@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-import torch
 from cartpole import make_discrete, make_discrete_card
 from checkout import ROOT
 from policies import make_card, make_policy
@@ -73,25 +72,12 @@ def far_from_zero() -> Policy:
     return Policy(policy.model, policy.observation_mean.double() + 1.7e9, policy.observation_std, 50.0, "recurrent", 8)
 
 
-def with_critic() -> Policy:
-    policy = make_policy(critic=True, max_return_estimate=True)
-    critic = policy.model.critic
-    assert critic is not None
-    critic.draw(3)
-    for weight, bias in zip(critic.weights, critic.biases, strict=True):  # networks that agree in most
-        weight.data, bias.data = 0.9 * weight[:1] + 0.1 * weight, torch.zeros_like(bias)
-    critic.deviation.fill_(0.2)
-    return policy
-
-
 POLICIES: dict[str, tuple[Callable[[], Policy], float | str]] = {
     "recurrent": (make_policy, 300.0),
     "staggered": (lambda: make_policy(rollout="staggered"), 300.0),
     "window, in float32": (lambda: make_policy("attention", "window"), 300.0),
     "auto": (lambda: make_policy(max_return_estimate=True), "auto"),
     "far from zero": (far_from_zero, 300.0),
-    "the best candidates": (with_critic, "auto"),
-    "no candidates": (with_critic, 300.0),
     "discrete": (lambda: make_discrete(start=3), 100.0),
 }
 

@@ -128,17 +128,6 @@ def without_times(run: Path) -> list[dict[str, float]]:
     return [{tag: value for tag, value in line.items() if "per_second" not in tag} for line in records(run)]
 
 
-def test_a_deleted_policy_is_made_again_without_held_out_episodes(hopper_file: Path, tmp_path: Path) -> None:
-    """Its critic's candidates are then as far away as the last loss says, which is in the log."""
-    run = quick(tmp_path, hopper_file, "--critic --held-out 0")
-    shutil.rmtree(run / "policy")
-    best, logged = load_policy(run / "policy_best").model.state_dict(), without_times(run)
-    quick(tmp_path, hopper_file, "--critic --held-out 0 --resume")
-    assert without_times(run) == logged
-    if read_card(run / "policy_best").updates == 6:
-        assert all(torch.equal(best[name], tensor) for name, tensor in load_policy(run).model.state_dict().items())
-
-
 @pytest.mark.parametrize("name", [".git-settings", ".cache-0a1b2c3d", ".notes.tmp", ".policy.0a1b2c3d.tmp.bak"])
 def test_resuming_keeps_hidden_files_of_others(tmp_path: Path, name: str) -> None:
     run = folder(tmp_path)

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from ...base.entry import SMALLER
-from ...base.errors import DataError, UsageError
+from ...base.errors import DataError
 from ...base.ranges import RETURN_SCALE
 from ...base.system import require_memory
-from ...envs import Episodes, LocalTask, Reference, Task, load_task
+from ...envs import Episodes, Reference, Task, load_task
 from ...envs.data.episodes import best_of, held_out
 from ...envs.data.observations import Statistics
 from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
@@ -43,7 +43,7 @@ def load_data(
 ) -> TrainingData:
     """Read the data of a run from `source`. They are mapped from the disk with `memory_map`.
 
-    Raises the errors of `envs.load_task` and of `StepData`, and UsageError if a critic does not suit the task.
+    Raises the errors of `envs.load_task` and of `StepData`.
     """
     data, reference = config.data, None
     if data.ref_min_score is not None and data.ref_max_score is not None:
@@ -57,8 +57,6 @@ def load_data(
         scale = choose_return_scale(episodes)
         config = replace(config, data=replace(config.data, return_scale=scale))
         print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
-    if config.network.critic:
-        _check_critic(task)
     share, seed, fraction = data.held_out, config.seed, data.best_fraction
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
     config = settle_context(config, episodes.outline(best_of(episodes.returns, fraction)))
@@ -85,16 +83,6 @@ def choose_return_scale(episodes: Episodes) -> float:
     low, high = np.quantile(episodes.returns, [0.05, 0.95])
     scale = min(max(float(high - low), size / 10), size)
     return float(f"{min(max(scale, RETURN_SCALE.low), RETURN_SCALE.high):.2g}")
-
-
-def _check_critic(task: Task) -> None:
-    if task.n_actions is not None:
-        raise UsageError(f"--critic: needs continuous actions, and those of {task.name} are discrete; leave it out")
-    if isinstance(task, LocalTask) and task.partial:
-        raise UsageError(
-            f"--critic: sees the current observation alone, and those of {task.name} leave out what acting well "
-            "depends on, so that its choice lowers the score; leave it out"
-        )
 
 
 def data_returns(episodes: Episodes) -> dict[str, float]:
