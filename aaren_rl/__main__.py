@@ -10,7 +10,6 @@ COMMANDS = {
     "train": "train an agent offline and score it",
     "evaluate": "score a trained policy",
     "export": "write a trained policy as an ONNX file that runs without PyTorch",
-    "runs": "list runs and their scores",
     "compare": "train and score agents over several seeds, and write a report",
     "datasets": "list, describe, verify, download and convert datasets",
     "collect": "train SAC or DQN in any environment and write D4RL-like datasets",

@@ -39,7 +39,6 @@ from aaren_rl.hub.model_card import model_card
 from aaren_rl.import_weights.command import main as import_weights
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import make_policy as policy_of
-from aaren_rl.runs.command import main as list_runs
 from aaren_rl.runtime import OnnxPolicy, from_bytes
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.command import main as train
@@ -371,18 +370,10 @@ def test_a_card_that_fits_no_model_is_one_line() -> None:
         make_onnx_policy(make_onnx(policy, make_discrete_card(policy.model, action_start="a")))
 
 
-def test_the_model_card_and_the_list_of_runs_name_it(run: Path, tmp_path: Path, capsys) -> None:
+def test_the_model_card_names_it(run: Path) -> None:
     assert "- Actions: 2 integers from 0 on; the most likely one is taken\n" in model_card(
         load_policy(run).card, [], "name", "mit"
     )
-    folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("{agent: a, seed: 0, data: {env: cartpole}, optimizer: {updates: 5}}")
-    values = {"update": 5, "eval/mean_return": 1.0, "val/nll": 0.25, "val/accuracy": 0.9}
-    (folder / "metrics.jsonl").write_text(json.dumps(values))
-    assert list_runs([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "0.2500 nll" in out and "negative log-likelihood" in out
 
 
 def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -> None:

@@ -46,18 +46,6 @@ def has_checkpoint(path: Path) -> bool:
     return bool(checkpoint_files(path / "checkpoints"))
 
 
-def is_held(path: Path) -> bool:
-    """Whether a process is working in a run's folder."""
-    try:
-        if (path / ".lock").exists():
-            FileLock(path / ".lock").acquire(blocking=False).lock.release()
-    except Timeout:
-        return True
-    except OSError:  # this user may not write there
-        pass
-    return False
-
-
 class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, created if missing, and locked by one process at a time.
 
@@ -73,7 +61,7 @@ class RunFolder:
         # The system drops the lock with the process, however it ends: no stale lock is ever left.
         self._lock = FileLock(path / ".lock", thread_local=False)
         try:
-            self._lock.acquire(timeout=1)  # `is_held` has it for a moment
+            self._lock.acquire(blocking=False)
         except Timeout:
             raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
         for folder in (path, path / "checkpoints"):

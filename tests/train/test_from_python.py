@@ -21,8 +21,6 @@ from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.policies.folder import read_card
-from aaren_rl.runs.command import find_runs
-from aaren_rl.runs.command import main as runs
 from aaren_rl.train import acceleration
 from aaren_rl.train.command import main as train
 
@@ -171,32 +169,6 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
         train_policy(**more, start_from=str(small), out=tmp_path / "wide", width=32)
     with pytest.raises(AarenRLError, match=r"the policy's model has another rem_gate"):  # the weights have their own
         train_policy(**more, start_from=str(small), out=tmp_path / "gate", rem_gate=3.0)
-
-
-def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stopped, other = tmp_path / "runs" / "stopped", tmp_path / "runs" / "other"
-    shutil.copytree(small, tmp_path / "runs" / "a")
-    shutil.copytree(small, stopped)
-    first, *_ = (stopped / "metrics.jsonl").read_text().splitlines()
-    (stopped / "metrics.jsonl").write_text("\n".join([first, "{", '{"update": 1e']))
-    other.mkdir()
-    (other / "config.yaml").write_text("env: x")
-    folders = [str(tmp_path / "runs"), str(tmp_path / "runs" / ".." / "runs")]  # the same
-    assert runs([*folders, "--json", str(tmp_path / "list.json")]) == 0
-    evaluated = [record["eval/normalized_score"] for record in records(small) if "eval/mean_return" in record]
-    shown = ("state", "update", "updates", "score", "best")
-    assert [[one[name] for name in shown] for one in json.loads((tmp_path / "list.json").read_text())] == [
-        ["finished", 4, 4, evaluated[-1], max(evaluated)],
-        ["stopped", 2, 4, evaluated[0], evaluated[0]],
-    ]
-    *_, last = lines = (small / "metrics.jsonl").read_text().splitlines()
-    assert "eval/mean_return" in last  # a run that is killed in its last evaluation has not finished
-    (stopped / "metrics.jsonl").write_text("\n".join([*lines[:-1], '{"update": 4, "train/loss": 1.0}']))
-    (_, killed) = find_runs(tmp_path / "runs")
-    assert (killed["update"], killed["state"]) == (4, "stopped")
-    out = capsys.readouterr().out
-    assert "4/4" in out and "stopped" in out and "score: normalized" in out
-    assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(other)]) == 2
 
 
 def test_the_context_does_not_depend_on_the_episodes_that_a_seed_holds_out(tmp_path: Path) -> None:
