@@ -171,7 +171,7 @@ def _evaluate_one(
         if recorder is not None:
             print(_record(recorder, arguments.record_minari, card, scores))
         if video is not None:
-            print(video.write(scores[0], path))
+            print(video.write(scores[0]))
 
 
 def _error_line(error: ActionError) -> str:

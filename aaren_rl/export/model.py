@@ -15,7 +15,9 @@ from .._version import __version__
 from ..agents import Policy
 from ..base.errors import NumericsError, ResourcesError, UsageError
 from ..cli import progress_bar
-from ..envs.simulation.stepping import LocalStepper, Steps
+from ..envs import make_env
+from ..envs.simulation.stepping import begin, take
+from ..envs.tasks.environment import close_env
 from ..policies.card import PolicyCard
 from ..policies.names import target_number
 from ..runtime import FORMAT, OnnxPolicy, from_bytes
@@ -68,7 +70,7 @@ def make_onnx_policy(model: onnx.ModelProto) -> OnnxPolicy:
 
 
 class _Drawn:
-    """Takes the place of an environment: observations as far apart as those of the data, and small rewards."""
+    """Takes the place of environments: observations as far apart as those of the data, and small rewards."""
 
     def __init__(self, card: PolicyCard, count: int, seed: int) -> None:
         self._rng, self._count = np.random.default_rng(seed), count
@@ -78,15 +80,31 @@ class _Drawn:
     def reset(self) -> npt.NDArray[Any]:
         return self._rng.normal(self._mean, self._std, (self._count, len(self._mean)))
 
-    def send(self, *_: object) -> None:
-        """Nothing depends on the actions."""
-
-    def receive(self) -> Steps:
-        nowhere = np.zeros(self._count, np.bool_)
-        return Steps(self.reset(), self._rng.normal(0.0, self._reward, self._count), nowhere, nowhere)
+    def step(self, _: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], bool]:
+        rewards = self._rng.normal(0.0, self._reward, self._count)
+        return self.reset(), rewards.astype(np.float32), False  # nothing depends on the actions
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _Played:
+    """Environments of seeds from `seed` on: observations (B, O), rewards (B,), and whether an episode ended."""
+
+    def __init__(self, card: PolicyCard, count: int, seed: int) -> None:
+        self._envs, self._seed = [make_env(card.env_id, **card.env_kwargs) for _ in range(count)], seed
+
+    def reset(self) -> npt.NDArray[Any]:
+        return np.stack([begin(env, seed=self._seed + i)[0] for i, env in enumerate(self._envs)])
+
+    def step(self, actions: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], bool]:
+        taken = [take(env, action) for env, action in zip(self._envs, actions, strict=True)]
+        observations, rewards, terminated, truncated, _ = zip(*taken, strict=True)
+        return np.stack(observations), np.array(rewards, np.float32), any(terminated + truncated)
+
+    def close(self) -> None:
+        for env in self._envs:
+            close_env(env)
 
 
 def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) -> float:
@@ -105,12 +123,10 @@ def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) 
     count = len(targets)
     half = policy.scaling.action_half.double().cpu().numpy()
     policy = dataclasses.replace(policy, compiled=False)  # plain PyTorch operations
-    stepper: LocalStepper | _Drawn = _Drawn(card, count, seed)
-    if card.env_id:
-        stepper = LocalStepper(card.env_id, card.env_kwargs, list(range(seed, seed + count)))
+    envs = (_Played if card.env_id else _Drawn)(card, count, seed)
     largest = 0.0
     try:
-        observations, rewards = stepper.reset(), np.zeros(count, np.float32)
+        observations, rewards = envs.reset(), np.zeros(count, np.float32)
         state, exported = policy.initial_state(count, targets), onnx_policy.initial_state(count, targets)
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
             now = observations, rewards
@@ -127,11 +143,9 @@ def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) 
                     f"(more than {TOLERANCE:g} {'in probability' if policy.discrete else 'of half its range'}); "
                     "nothing was written"
                 )
-            stepper.send(np.arange(count), action)
-            answer = stepper.receive()
-            observations, rewards = answer.observations, answer.rewards.astype(np.float32)
-            if answer.ended.any():
-                observations = stepper.reset()
+            observations, rewards, ended = envs.step(action)
+            if ended:
+                observations = envs.reset()
     finally:
-        stepper.close()
+        envs.close()
     return largest

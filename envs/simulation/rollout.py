@@ -5,18 +5,26 @@ Shape suffixes: B environments, n of them, T steps, O observation, A action.
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from itertools import count
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from ...base.system import core_count
 from ..data.episodes import Episode, Episodes, join
 from ..data.observations import narrowed
-from .stepping import Floats, Indices, Steps, make_stepper
+from ..tasks.environment import make_env
+from .stepping import FirstEpisode
 
 State = TypeVar("State")
+Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 # Called with the numbers of running environments (n,), in rising order, and the actions they are about to take, (n, A)
 # or integers (n,).
@@ -59,6 +67,15 @@ class Rollouts:
     lengths: Indices
     actions_per_second: float
     policy_seconds: float
+
+
+class Steps(NamedTuple):
+    """Step outputs of n environments, (n, O) and (n,); `terminated` is false if a time limit ended the episode."""
+
+    observations: Floats
+    rewards: Floats
+    ended: npt.NDArray[np.bool_]
+    terminated: npt.NDArray[np.bool_]
 
 
 class Recorder:
@@ -117,97 +134,122 @@ def rollout(
             `episodes` are played; the outcome is then (R * B,), target by target.
         seed: environment i is reset with seed + i, the same for every target.
         env_kwargs: passed on to `gymnasium.make`.
-        workers: processes that simulate; 0: this one; None: one a core, where there are enough episodes.
+        workers: threads that simulate, MuJoCo in parallel; 0: this one; None: one per core and 16 episodes.
         on_step: called after every step with (step of the episodes that are played, episodes that have not ended).
         on_action: called with every action, see `OnAction`.
         recorder: keeps the episodes.
 
     Raises:
         ValueError: no episode, or no target return.
-        SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
+        SimulationError: the environment is unknown, or raised (the message is its own).
     """
     targets, seeds = _asked(episodes, target_return, seed)
     returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
     seconds = policy_seconds = 0.0
     for first in range(0, len(targets), AT_ONCE):
         turn = np.arange(first, min(first + AT_ONCE, len(targets)))
-        with closing(make_stepper(env_id, env_kwargs or {}, seeds[first : first + AT_ONCE], workers)) as stepper:
+        with ExitStack() as stack:
+            groups = _groups(policy, partial(make_env, env_id, **(env_kwargs or {})), turn, workers, stack)
             began = time.perf_counter()
-            observations = stepper.reset()
-            if recorder is not None:
-                recorder.begin(observations)
-            # Two halves: the processes simulate one while the policy thinks about the other.
-            halves = np.split(turn, [_round_up(len(turn) // 2, row_multiple(policy))])
-            drawn = np.array(seeds)
-            groups = [
-                _Group(policy, half, observations[half - first], targets[half], drawn[half])
-                for half in halves
-                if half.size
-            ]
-            step = 0
-            while any(group.running.size for group in groups):
+            for group in groups:
+                observations = group.reset(targets, seeds)
+                if recorder is not None:
+                    recorder.begin(observations)
+            for step in count():
                 for group in groups:
                     if group.running.size and step > 0:
-                        answer = stepper.receive()
-                        returns[group.running] += answer.rewards
-                        lengths[group.running] += 1
-                        if recorder is not None:
-                            recorder.take(group.running, group.actions, answer)
-                        group.take(answer)
+                        group.receive(returns, lengths, recorder)
                     if group.running.size:
-                        group.act()
-                        if on_action is not None:
-                            on_action(group.running, group.actions)
-                        stepper.send(group.running - first, group.actions)
+                        group.act(on_action)
+                running = sum(group.running.size for group in groups)
                 if on_step is not None and step > 0:
-                    on_step(step, sum(group.running.size for group in groups) + len(targets) - first - len(turn))
-                step += 1
+                    on_step(step, running + len(targets) - first - len(turn))
+                if not running:
+                    break
             seconds += time.perf_counter() - began
         policy_seconds += sum(group.seconds for group in groups)
     return Rollouts(returns, lengths, float(lengths.sum() / seconds), policy_seconds)
 
 
-def _asked(episodes: int, target_return: float | npt.ArrayLike, seed: int) -> tuple[npt.NDArray[np.float64], list[int]]:
+def _asked(episodes: int, target_return: float | npt.ArrayLike, seed: int) -> tuple[Floats, Indices]:
     returns = np.atleast_1d(np.asarray(target_return, dtype=np.float64))
     if episodes < 1 or not returns.size:
         raise ValueError(f"{episodes} episodes, {returns.size} target returns: ask for one at least")
-    return np.repeat(returns, episodes), [seed + i for i in range(episodes)] * returns.size
+    return np.repeat(returns, episodes), np.tile(np.arange(seed, seed + episodes), returns.size)
+
+
+def _groups(
+    policy: SequencePolicy[State], make: Callable[[], Any], turn: Indices, workers: int | None, stack: ExitStack
+) -> "list[_Group[State]]":
+    """The environments `turn` (n,) in groups, each simulated by a thread of its own where there are workers."""
+    most = min(core_count(), len(turn) // ROWS) if workers is None else min(workers, len(turn))
+    groups = [_Group(policy, make, which, stack) for which in np.array_split(turn, max(1, most))]
+    if len(groups) > 1:
+        for group in groups:
+            group.thread = stack.enter_context(ThreadPoolExecutor(1))
+    return groups
 
 
 class _Group(Generic[State]):
     """Environments that one call of the policy acts for; `running` are those whose episode goes on, (n,)."""
 
     actions: npt.NDArray[Any]  # the last ones of those, (n, A), or (n,)
+    thread: ThreadPoolExecutor | None = None  # simulates, where it is not the caller
 
     def __init__(
-        self,
-        policy: SequencePolicy[State],
-        which: Indices,
-        observations: Floats,
-        targets: npt.NDArray[np.float64],
-        seeds: Indices,
+        self, policy: SequencePolicy[State], make: Callable[[], Any], which: Indices, stack: ExitStack
     ) -> None:
+        """`which` (n,) are the environments' numbers; `stack` closes them."""
         self._policy, self.running, self.seconds = policy, which, 0.0
-        self._multiple = row_multiple(policy)
-        rows = padded(np.arange(len(which)), self._multiple)
-        self._places = np.arange(len(which))  # the running environments' rows
-        dtype = getattr(policy, "observation_dtype", np.float32)
+        self._first, self._multiple = int(which[0]), row_multiple(policy)
+        made = [lambda: FirstEpisode(make())] * len(which)
+        self._envs = SyncVectorEnv(made, autoreset_mode=AutoresetMode.DISABLED)
+        stack.callback(self._envs.close)
+
+    def reset(self, targets: Floats, seeds: Indices) -> Floats:
+        """Begins the episodes; returns the first observations (n, O). `targets` and `seeds` are those of all."""
+        seeds, targets = seeds[self.running], targets[self.running]
+        observations: Floats = self._envs.reset(seed=seeds.tolist())[0]
+        rows = padded(np.arange(len(seeds)), self._multiple)
+        self._places = np.arange(len(seeds))  # the running environments' rows
+        dtype = getattr(self._policy, "observation_dtype", np.float32)
         self._observations, self._rewards = observations[rows].astype(dtype), np.zeros(len(rows), np.float32)
         # What samples its actions draws from the episode's seed.
-        more: dict[str, Any] = {} if getattr(policy, "temperature", None) is None else {"seed": seeds[rows]}
-        self._state = policy.initial_state(len(rows), targets[rows], **more)
+        more: dict[str, Any] = {} if getattr(self._policy, "temperature", None) is None else {"seed": seeds[rows]}
+        self._state = self._policy.initial_state(len(rows), targets[rows], **more)
+        return observations
 
-    def act(self) -> None:
+    def act(self, on_action: OnAction | None) -> None:
+        """Lets the policy act, and begins the step of the running environments."""
         began = time.perf_counter()
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
         self.seconds += time.perf_counter() - began
         self.actions = actions[self._places]
+        if on_action is not None:
+            on_action(self.running, self.actions)
+        # A copy, which an environment may write into. Idle environments ignore their rows.
+        taken = np.zeros((self._envs.num_envs, *self.actions.shape[1:]), self.actions.dtype)
+        taken[self.running - self._first] = self.actions
+        step = self._envs.step
+        self._answer = partial(step, taken) if self.thread is None else self.thread.submit(step, taken).result
 
-    def take(self, answer: Steps) -> None:
+    def receive(self, returns: Floats, lengths: Indices, recorder: Recorder | None) -> None:
+        """Waits for the step and counts it in the `returns` and `lengths` of all environments."""
+        observations, rewards, terminated, truncated, _ = self._answer()
+        if (ended := terminated | truncated).any():
+            self._envs.reset(options={"reset_mask": ended})  # which leaves them as they are: see FirstEpisode
+        rows = self.running - self._first
+        answer = Steps(observations[rows], rewards[rows], ended[rows], terminated[rows])
+        returns[self.running] += answer.rewards
+        lengths[self.running] += 1
+        if recorder is not None:
+            recorder.take(self.running, self.actions, answer)
         self._observations[self._places], self._rewards[self._places] = answer.observations, answer.rewards
-        if not answer.ended.any():
-            return
-        going = np.flatnonzero(~answer.ended)
+        if answer.ended.any():
+            self._keep(np.flatnonzero(~answer.ended))
+
+    def _keep(self, going: Indices) -> None:
+        """Goes on with these of the running environments, (n,)."""
         self.running, self._places = self.running[going], self._places[going]
         select = getattr(self._policy, "select", None)
         if select is None or going.size == 0 or _round_up(going.size, self._multiple) == len(self._rewards):

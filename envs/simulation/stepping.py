@@ -1,32 +1,24 @@
-"""Steps environments together, here or in worker processes; the caller works between send and receive.
+"""Resets and steps of the user's environments, checked; an error names the environment and the step.
 
-Step outputs are checked here, because environments are the user's code. An error names the environment and the step.
-
-Shape suffixes: E environments, n of them, O observation, A action.
+Shape suffixes: O observation, A action.
 """
 
 import math
-import pickle
-import warnings
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import SimulationError, one_line
-from ...base.processes import Worker, serve
-from ...base.system import core_count
-from ..tasks.environment import RAISED, close_env, make_env, told
+from ..tasks.environment import RAISED, close_env, told
 
-Indices = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+Observation: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # (O,)
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floats, dict[str, Any]]:  # noqa: ANN401
+def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Observation, dict[str, Any]]:  # noqa: ANN401
     """Resets an environment and returns the first observation (O,), and `info`.
 
     `where` names the environment and its step for messages ("reset with seed 1003, step 3"); `options` are passed to
@@ -43,7 +35,7 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floa
 
 def take(
     env: gym.Env[Any, Any], action: npt.NDArray[Any] | int, where: str = ""
-) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
     """Takes a step with an action, (A,) or an integer.
 
     Returns the observation (O,), the reward, whether the episode terminated, whether it was truncated, and `info`. The
@@ -55,17 +47,15 @@ def take(
         observation, reward, terminated, truncated, info = env.step(action)
     except RAISED as error:
         raise _fault(env, where, f"raised {told(error)}", "") from error
-    ended, cut = _number(terminated), _number(truncated)
-    for name, value, flag in (("terminated", terminated, ended), ("truncated", truncated, cut)):
-        if flag is None:
-            kind = one_line(type(value).__name__)
-            raise _fault(env, where, f"returned {kind} as {name}, which is neither true nor false")
-    if (number := _number(reward)) is None:
+    ended, cut, number = _number(terminated), _number(truncated), _number(reward)
+    if ended is None or cut is None:
+        name, value = ("terminated", terminated) if ended is None else ("truncated", truncated)
+        raise _fault(env, where, f"returned {type(value).__name__} as {name}, which is neither true nor false")
+    if number is None:
         raise _fault(env, where, f"returned the reward {one_line(repr(reward), 60)}, which is not a number")
-    if not math.isfinite(number) or abs(number) > _LARGEST:
-        raise _fault(
-            env, where, f"returned a reward that is not finite{' in float32' * math.isfinite(number)}: {number}"
-        )
+    if not abs(number) <= _LARGEST:
+        in_float32 = " in float32" if math.isfinite(number) else ""
+        raise _fault(env, where, f"returned a reward that is not finite{in_float32}: {number}")
     return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
@@ -80,7 +70,7 @@ def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
         return None
 
 
-def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Floats:  # noqa: ANN401  whatever it returned
+def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observation:  # noqa: ANN401  whatever it returned
     try:
         with np.errstate(over="ignore"):  # reported below
             array = np.asarray(observation)
@@ -107,139 +97,36 @@ def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; fix 
     return SimulationError(f"the environment {name} {what}{where and f' ({where})'}{way_out}")
 
 
-class Steps(NamedTuple):
-    """Step outputs of n environments, (n, O) and (n,); `terminated` is false if a time limit ended the episode."""
+class FirstEpisode(gym.Wrapper[npt.NDArray[np.float64], Any, Any, Any]):
+    """Checks what an environment returns, and is idle once its first episode has ended.
 
-    observations: Floats
-    rewards: npt.NDArray[np.float64]
-    ended: npt.NDArray[np.bool_]
-    terminated: npt.NDArray[np.bool_]
-
-
-class LocalStepper:
-    """Environments of `seeds` in this process. Every method raises SimulationError if an environment fails."""
-
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int]) -> None:
-        self._envs = [make_env(env_id, **env_kwargs) for _ in seeds]
-        self._seeds, self._steps = seeds, [0] * len(seeds)
-        self._answers: list[Steps] = []
-
-    def reset(self) -> Floats:
-        """Returns the first observations (E, O); called once."""
-        return np.stack([begin(env, self._where(e), seed=self._seeds[e])[0] for e, env in enumerate(self._envs)])
-
-    def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
-        """Steps the environments `which` (n,), in rising order, with actions (n, A), or (n,)."""
-        steps = []
-        for e, action in zip(which.tolist(), actions.copy(), strict=True):  # which an environment may write into
-            self._steps[e] += 1
-            observation, reward, terminated, truncated, _ = take(self._envs[e], action, self._where(e))
-            steps.append((observation, reward, terminated or truncated, terminated))
-        self._answers.append(Steps(*map(np.array, zip(*steps, strict=True))))
-
-    def _where(self, e: int) -> str:
-        """An environment by its seed, which identifies it in any process, and the step of its episode."""
-        return f"reset with seed {self._seeds[e]}, step {self._steps[e]}"
-
-    def receive(self) -> Steps:
-        """Returns the outputs of the oldest pending step."""
-        return self._answers.pop(0)
-
-    def close(self) -> None:
-        for env in self._envs:
-            close_env(env)
-
-
-class ProcessStepper:
-    """As LocalStepper, spread over `workers` processes, neighbors together; `made` is what `pickled` gives."""
-
-    def __init__(self, env_id: str, made: bytes, seeds: list[int], workers: int) -> None:
-        self._bounds = np.linspace(0, len(seeds), workers + 1).astype(np.int64)
-        self._workers: list[Worker] = []
-        self._asked: list[list[int]] = []  # the workers of each pending step
-        try:
-            for first, last in zip(self._bounds[:-1], self._bounds[1:], strict=True):
-                self._workers.append(Worker(__name__, f"simulates {env_id}"))
-                self._workers[-1].send((made, seeds[first:last], len(self._workers) > 1))
-        except BaseException:
-            self.close()
-            raise
-
-    def reset(self) -> Floats:
-        return np.concatenate([worker.receive() for worker in self._workers])
-
-    def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
-        """Sends each worker its part of the step."""
-        cuts = np.searchsorted(which, self._bounds)
-        asked = [w for w in range(len(self._workers)) if cuts[w] < cuts[w + 1]]
-        for w in asked:
-            part = slice(cuts[w], cuts[w + 1])
-            self._workers[w].send((which[part] - self._bounds[w], actions[part]))
-        self._asked.append(asked)
-
-    def receive(self) -> Steps:
-        parts = [self._workers[w].receive() for w in self._asked.pop(0)]
-        return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-
-
-Stepper: TypeAlias = LocalStepper | ProcessStepper
-
-
-def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int | None) -> Stepper:
-    """Environments to be reset with `seeds` (E).
-
-    `workers` is the number of processes, 0 for this one. None: one per core, but this one for fewer than 32
-    environments, which finish before processes have started, or if no other process can make the environment.
-
-    SimulationError: the environment is unknown or cannot be made, or other processes cannot make it.
+    A vector environment steps all of its environments for as long as one of them runs.
     """
-    made = pickled(env_id, env_kwargs)
-    if workers is None:
-        workers = 0 if made is None or len(seeds) < 32 else core_count()
-    if workers == 0:
-        return LocalStepper(env_id, env_kwargs, seeds)
-    if made is None:
-        raise SimulationError(
-            f"other processes cannot make {env_id}; register it as module:Class, with arguments that can be pickled"
-        )
-    return ProcessStepper(env_id, made, seeds, min(workers, len(seeds)))
 
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        # A vector environment stores observations in the space's type, and those of the user may be wider.
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float64)
+        self._last: Any = None
+        self._seed: int | None = None
+        self._steps, self._ended = 0, False
 
-def pickled(env_id: str, env_kwargs: Mapping[str, Any]) -> bytes | None:
-    """A registered environment and its arguments, for `unpickled`; None if only this process can make it."""
-    spec = gym.registry.get(env_id)
-    if spec is None or not isinstance(spec.entry_point, str) or spec.entry_point.startswith("__main__:"):
-        return None
-    try:
-        return pickle.dumps((spec, dict(env_kwargs)))
-    except (pickle.PicklingError, TypeError, AttributeError):  # an argument such as a lambda
-        return None
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if not self._ended:
+            self._seed = seed
+            self._last, _ = begin(self.env, self._where(), seed=seed)
+        return self._last, {}
 
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        if self._ended:
+            return self._last, 0.0, False, False, {}
+        self._steps += 1
+        self._last, reward, terminated, truncated, _ = take(self.env, action, self._where())
+        self._ended = terminated or truncated
+        return self._last, reward, terminated, truncated, {}
 
-def unpickled(made: bytes) -> tuple[str, dict[str, Any]]:
-    """What `pickled` returned in the parent: the environment id, now registered in this process, and its arguments."""
-    spec, env_kwargs = pickle.loads(made)
-    gym.registry[spec.id] = spec
-    return str(spec.id), env_kwargs
+    def close(self) -> None:
+        close_env(self.env)
 
-
-def serve_requests() -> None:
-    """Body of a worker: the first request makes and resets the environments, each further one is a step."""
-    stepper: LocalStepper | None = None
-
-    def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
-        nonlocal stepper
-        if stepper is None:
-            made, seeds, quiet = request
-            if quiet:  # another worker gives the same warnings
-                warnings.simplefilter("ignore")
-            stepper = LocalStepper(*unpickled(made), seeds)
-            return stepper.reset()
-        stepper.send(*request)
-        return tuple(stepper.receive())
-
-    serve(answer)
+    def _where(self) -> str:
+        return f"reset with seed {self._seed}, step {self._steps}"

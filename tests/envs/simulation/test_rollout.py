@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +16,6 @@ from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation import rollout as simulation
 from aaren_rl.envs.simulation.rollout import Recorder, Rollouts, rollout
-from aaren_rl.envs.simulation.stepping import pickled
 
 Register = Callable[..., str]
 
@@ -57,7 +52,7 @@ def test_a_rollout_is_every_environments_first_episode() -> None:
 
 @pytest.mark.parametrize("rollout_mode", ["recurrent", "staggered", "window"])
 def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode: str) -> None:
-    """To the last bit, though the 40 others end, are dropped, and are simulated in other processes."""
+    """To the last bit, though the 40 others end, are dropped, and are simulated in other threads."""
     policy = replace(make_policy(width=64), rollout=rollout_mode, context_length=8)
     many = rollout(policy, HOPPER, episodes=41, target_return=TARGET, seed=10, workers=2)
     for i in (0, 20, 40):
@@ -122,10 +117,11 @@ def register() -> Iterator[Register]:
 
 
 @pytest.mark.faults(24)
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("fail_at", [0, 3])
-def test_an_environment_that_raises(fail_at: int, register: Register) -> None:
+def test_an_environment_that_raises(fail_at: int, workers: int, register: Register) -> None:
     with pytest.raises(SimulationError, match=f"Countdown-v0 raised .*blew up.*step {fail_at}") as caught:
-        play_own(register(Countdown, fail_at=fail_at))
+        play_own(register(Countdown, fail_at=fail_at), workers=workers)
     assert caught.value.exit_code == 5 and "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -155,23 +151,6 @@ def test_rewards_of_every_kind_of_number(reward: object, register: Register) -> 
     assert result.returns.tolist() == result.lengths.tolist() == LENGTHS
 
 
-def test_an_environment_of_the_users_script_is_made_in_its_process_alone() -> None:
-    gym.register("Script-v0", "__main__:Env")
-    try:
-        assert pickled("Script-v0", {}) is None and pickled(HOPPER, {}) is not None
-    finally:
-        gym.registry.pop("Script-v0")
-
-
-def test_arguments_that_cannot_be_pickled_stay_in_this_process(register: Register) -> None:
-    register("test_rollout:Countdown")
-    unsent = {"reward": lambda: 1.0}
-    with pytest.raises(SimulationError, match="other processes cannot make Countdown-v0"):
-        play_own("Countdown-v0", env_kwargs=unsent, workers=2)
-    with pytest.raises(SimulationError, match=r"the reward <function.*not a number"):
-        play_own("Countdown-v0", env_kwargs=unsent, episodes=32)
-
-
 @pytest.mark.parametrize("asked", [{"episodes": 0}, {"target_return": []}])
 def test_no_episode_at_all_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="ask for one at least"):
@@ -193,56 +172,3 @@ def test_many_episodes_are_played_in_turns(workers: int, monkeypatch: pytest.Mon
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     np.testing.assert_array_equal(finals, same)
-
-
-def test_a_warning_of_several_workers_is_printed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Register, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "grumbling.py").write_text(
-        "import warnings\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
-        "class Grumbling(PendulumEnv):\n"
-        "    def step(self, action):\n"
-        "        warnings.warn('it creaks')\n"
-        "        return *super().step(action)[:3], True, {}\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    play_own(register("grumbling:Grumbling"), sizes=(3, 1), episodes=3, workers=3)
-    assert capfd.readouterr().err.count("UserWarning: it creaks") == 1
-
-
-@pytest.mark.faults(24)
-def test_an_environment_that_raises_in_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Register
-) -> None:
-    (tmp_path / "stumbling.py").write_text(
-        "from gymnasium.envs.classic_control import PendulumEnv\n"
-        "class Stumbling(PendulumEnv):\n"
-        "    def step(self, action):\n"
-        "        raise RuntimeError('fell\\nover')\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SimulationError, match=r"Stumbling-v0 raised RuntimeError.*fell.*over") as caught:
-        play_own(register("stumbling:Stumbling"), sizes=(3, 1), workers=2)
-    assert "\n" not in str(caught.value)
-    for own in (register(Countdown), register("stumbling:Other", reward=lambda state: 0.0)):
-        with pytest.raises(SimulationError, match="other processes cannot make"):  # and this one does not instead
-            play_own(own, workers=2)
-
-
-@pytest.mark.faults(25)
-def test_25_a_killed_worker_is_noticed_at_once_and_leaves_none_behind() -> None:
-    def children() -> set[int]:
-        return {int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
-
-    before, killed_at = children(), 0.0
-
-    def kill(step: int, running: int) -> None:
-        nonlocal killed_at
-        if step == 3:
-            os.kill(min(children() - before), signal.SIGKILL)
-            killed_at = time.monotonic()
-
-    with pytest.raises(SimulationError, match="code -9") as caught:
-        play(workers=2, on_step=kill)
-    assert time.monotonic() - killed_at < 5 and caught.value.exit_code == 5
-    assert children() == before
