@@ -28,38 +28,6 @@ if TYPE_CHECKING:
 positive = COUNT.integer  # the type of an argument that counts something
 
 
-class _Once(argparse.Action):
-    """Stores a value. Given again with another, the last one counts, with a note; values of a list are all kept."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ANN401
-        before = parser.given.get(self.dest, values)
-        if option_string is not None and before != values:
-            if self.nargs in ("+", "*"):
-                values = [*before, *values]
-            else:
-                parser.note(f"{option_string} is given twice: {values} counts, not {before}")
-        parser.given[self.dest] = values
-        setattr(namespace, self.dest, values)
-
-
-class _Joined(argparse.Action):
-    """Joins the values of all times that an option is given by commas."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ANN401
-        before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
-
-
-class Switch(argparse.BooleanOptionalAction):
-    """--NAME or --no-NAME; of both the last one counts, with a note."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ANN401
-        if (before := parser.given.get(self.dest, option_string)) != option_string:
-            parser.note(f"{before} and {option_string} are given: {option_string} counts")
-        parser.given[self.dest] = option_string
-        super().__call__(parser, namespace, values, option_string)
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser of a command or subcommand; an error is one line with a way out and exit code 2."""
 
@@ -67,34 +35,21 @@ class Parser(argparse.ArgumentParser):
         prog = f"aaren-rl {command}"
         options = {"prog": prog, "usage": f"{prog} {usage}" if usage else None, "allow_abbrev": False, **options}
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        for name in (None, "store"):
-            self.register("action", name, _Once)
-        self.given: dict[str, Any] = {}  # options of the command line that is parsed
         # argparse's own takes -1e3 for an option.
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
         """As argparse's, but rejects arguments that are not UTF-8, which could not be written anywhere."""
-        args, self.given = sys.argv[1:] if args is None else list(args), {}
+        args = sys.argv[1:] if args is None else list(args)
         for argument in args:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 self.error(f"{argument!a} is not UTF-8; use another name")
-            if argument.startswith("--") and argument.endswith("=--"):  # argparse would make an empty list of it
-                self.error(f"argument {argument[:-3]}: expected a value, got '--'")
         return super().parse_known_args(args, namespace)
-
-    def note(self, message: str) -> None:
-        if self._speaks:
-            print(f"note: {one_line(message, 300)}", file=sys.stderr)
-
-    @property
-    def _speaks(self) -> bool:
-        # Of several processes of a training, the first does.
-        return self.prog != "aaren-rl train" or "RANK" not in os.environ or os.environ["RANK"] == "0"
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        if self._speaks:
+        # Of several processes of a training, the first does.
+        if self.prog != "aaren-rl train" or os.environ.get("RANK", "0") == "0":
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -110,8 +65,8 @@ class Parser(argparse.ArgumentParser):
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
         """Adds the options that commands share: --debug, --register if wanted, --device with its default."""
         if register:
-            several = "import this module, which registers environments or agents; may be given several times"
-            self.add_argument("--register", action=_Joined, metavar="MODULE", help=several)
+            several = "import this module, which registers environments or agents; several between commas"
+            self.add_argument("--register", metavar="MODULE", help=several)
         if device is not None:
             self.add_argument("--device", metavar="NAME", default=device, help=f"auto, cpu or cuda [{device}]")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -149,12 +104,9 @@ def choose_device(name: str) -> torch.device:
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"--device {name!r} is not a device; use auto, cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
         raise UsageError(f"--device {name!r} is not supported; use auto, cpu or cuda")
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"--device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
@@ -165,22 +117,15 @@ def import_registering(module: str | None) -> None:
 
     Raises UsageError if one cannot be imported.
     """
-    for name in () if module is None else module.split(","):
-        _import(name)
-
-
-def _import(module: str) -> None:
     if "" not in sys.path:
         sys.path.append("")  # finds a module in the working folder, after the installed ones
-    if module.endswith(".py") or "/" in module:
-        name = module.removesuffix(".py").strip("./").replace("/", ".")
-        raise UsageError(f"--register {module}: expected a module name, not a file name: --register {name}")
-    try:
-        importlib.import_module(module)
-    except SystemExit as error:
-        raise UsageError(f"--register {module}: calls sys.exit({error.code!r}) when it is imported") from error
-    except Exception as error:  # the user's code may raise anything
-        raise UsageError(f"--register {module}: {type(error).__name__}: {one_line(error)}") from error
+    for name in () if module is None else module.split(","):
+        if name.endswith(".py") or "/" in name:
+            raise UsageError(f"--register {name}: expected the name of a module, not of a file")
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            raise UsageError(f"--register {name}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

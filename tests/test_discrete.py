@@ -44,9 +44,8 @@ from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.command import main as train
 from aaren_rl.train.config import RunConfig
 from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.loss import mean_error
 from aaren_rl.train.settings import make_config
-from aaren_rl.train.trainer import Trainer
+from aaren_rl.train.trainer import Trainer, mean_error
 from aaren_rl.vector import VectorPolicy
 
 TARGET = 100.0

@@ -1,7 +1,7 @@
 """The configuration of a run. Defaults are the recipe of Decision-Aaren; `Agent.settings` and presets.yaml differ."""
 
 import typing
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from ..agents.model.config import ModelConfig
@@ -171,32 +171,8 @@ class RunConfig:
 
 
 SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}
-# The settings of the model, and what they are.
-NETWORK = {
-    "width": "channels of a token",
-    "layers": "number of blocks",
-    "heads": "heads of a mixer",
-    "dropout": "dropout probability",
-    "forget_gate": "of Aaren: every token fades those before it, by a gate per head",
-    "rem_counts": "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)",
-    "rem_dilation": "dilation of k4 to k6, in environment steps",
-    "rem_max_power": "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)",
-    "rem_gate": "mu before training; sigmoid(mu) is the encoding's share",
-    "timestep_embedding": "tell the model the time step",
-    "timestep_std": "deviation of the time steps' embedding before training",
-    "tree_budget": "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact",
-    "tree_sampler": "tree-attention sampler, as in evaluate",
-    "max_return_estimate": "also train an estimator of the maximum achievable return (0.995 expectile), for "
-    "--target-return auto",
-    "mean_return_estimate": "also train an estimator of the expected return-to-go, for evaluate --guidance",
-    "tokens_per_step": "1, or 3: return-to-go, observation and action apart (Decision Transformer)",
-}
-
-
-def help_of(item: Field[typing.Any]) -> str | None:
-    """What a field of a section is, for a command line; None: it is not a setting."""
-    return item.metadata.get("help") or NETWORK.get(item.name)
-
-
+RUN = ("agent", "seed")  # settings outside the sections
 # Every setting by its name, which is unique across sections: its section and its field.
-SETTINGS = {item.name: (section, item) for section, cls in SECTIONS.items() for item in fields(cls) if help_of(item)}
+SETTINGS = {
+    item.name: (section, item) for section, cls in SECTIONS.items() for item in fields(cls) if "help" in item.metadata
+}

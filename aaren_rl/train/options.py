@@ -3,15 +3,14 @@
 import argparse
 import typing
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..base.ranges import COUNT, SEED, THREADS, Range
-from ..cli import Parser, Switch
+from ..cli import Parser, target_return
 from ..policies.names import AGENTS, AUTO
-from .config import SECTIONS, SETTINGS, RunConfig, help_of
-from .settings import RUN, Request, presets
+from .config import RUN, SECTIONS, SETTINGS, RunConfig
+from .settings import Request, presets, settings_of
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
@@ -36,68 +35,51 @@ on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for aaren-rl e
 
 def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:
     """The command line. Its help lists every setting if `defaults` of a preset are given."""
-    parser = Parser("train", DESCRIPTION, "--env NAME [options]")
-    parser.epilog = EPILOG
+    parser = Parser("train", DESCRIPTION, "--env NAME [options]", epilog=EPILOG)
     if defaults is not None:
         parser.epilog = f"In brackets: the values of {defaults.agent} in the preset {preset}.\n\n{EPILOG}"
     add = parser.add_argument
     add("--config", metavar="FILE", help="settings: the config.yaml of a run, or a part of one")
     _add_settings(parser, defaults)
-    agents = f"{', '.join(AGENTS)} [first]"
-    add("--agent", metavar="NAME", default=argparse.SUPPRESS, help=agents)
-    shipped = f"default settings: {' or '.join(presets())}"
-    add("--preset", metavar="NAME", default="default", help=shipped)
-    training = "training seed [0, or that of --config]"
-    add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
+    add("--agent", metavar="NAME", default=argparse.SUPPRESS, help=f"{', '.join(AGENTS)} [first]")
+    add("--preset", metavar="NAME", default="default", help=f"default settings: {' or '.join(presets())}")
+    seed = "training seed [0, or that of --config]"
+    add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=seed)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     resumed = "resume this run; a larger --updates extends it, --source NEW is where the same data are now"
     add("--resume", action="store_true", help=resumed)
-    mapped = "map a file from the disk, as where memory is short"
-    add("--memory-map", action="store_true", help=mapped)
-    add(
-        "--save-every",
-        type=COUNT.integer,
-        metavar="N",
-        help="also save a checkpoint every N gradient steps",
-    )
+    add("--memory-map", action="store_true", help="map a file from the disk, as where memory is short")
+    add("--save-every", type=COUNT.integer, metavar="N", help="also save a checkpoint every N gradient steps")
     parser.add_shared(device="auto")
     add("--help-all", action="store_true", help="list every setting, with its default")
     return parser
 
 
 def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -> None:
-    groups = {name: parser if defaults is None else parser.add_argument_group(name) for name in SECTIONS}
+    values = {} if defaults is None else settings_of(defaults)
+    groups = {name: parser.add_argument_group(name) if values else parser for name in SECTIONS}
     hints = {name: typing.get_type_hints(cls) for name, cls in SECTIONS.items()}
     for name, (section, item) in SETTINGS.items():
-        text = str(help_of(item)) if defaults is not None or name in SHOWN else argparse.SUPPRESS
-        if defaults is not None:
-            text += f" [{getattr(getattr(defaults, section), name)}]"
+        text = item.metadata["help"] + (f" [{values[name]}]" if values else "")
         hint = hints[section][name]
-        options = _typed(typing.get_args(hint) or (hint,), item.metadata.get("limits"))
+        options = _typed(typing.get_args(hint) or (hint,), item.metadata["limits"])
         flags = ["--from"] if name == "start_from" else []  # names that cannot be Python fields
         flags.append(f"--{name.replace('_', '-')}")
-        groups[section].add_argument(*flags, dest=name, help=text, default=argparse.SUPPRESS, **options)
+        shown = text if values or name in SHOWN else argparse.SUPPRESS
+        groups[section].add_argument(*flags, dest=name, help=shown, default=argparse.SUPPRESS, **options)
 
 
 def _typed(kinds: tuple[Any, ...], limits: Range | None) -> dict[str, Any]:
     if list[str] in kinds:
         return {"metavar": "S", "nargs": "+", "action": "extend"}
     if bool in kinds:
-        return {"action": Switch}
+        return {"action": argparse.BooleanOptionalAction}
     if limits is None:
         return {"metavar": "NAME"}
-    if str in kinds:
-        return {"type": partial(_number_or_word, limits), "metavar": "X"}
-    return {"type": limits.integer, "metavar": "N"} if int in kinds else {"type": limits.number, "metavar": "X"}
-
-
-def _number_or_word(limits: Range, text: str) -> float | str:
-    try:
-        float(text)
-    except ValueError:
-        return text
-    return limits.number(text)
+    if int in kinds:
+        return {"type": limits.integer, "metavar": "N"}
+    return {"type": target_return if str in kinds else limits.number, "metavar": "X"}
 
 
 def make_request(arguments: argparse.Namespace) -> Request:

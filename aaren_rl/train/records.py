@@ -190,13 +190,11 @@ def checkpoint_of(run: Run) -> Checkpoint | None:
         )
     mine, sha256 = run.data.sha256, checkpoint.progress.get("data_sha256")
     # Local sets that other processors made may differ by rounding.
-    if sha256 not in (None, mine) and episodes.source != "local":
+    if sha256 != mine and episodes.source != "local":
         raise CheckpointError(
             f"{run.path}: {episodes.dataset} has as many steps and the mean return of the run's data, but other "
-            f"numbers (SHA-256 {mine[:16]}..., then {sha256[:16]}...); {way_out}"
+            f"numbers (SHA-256 {mine[:16]}..., then {str(sha256)[:16]}...); {way_out}"
         )
-    if sha256 is None:
-        print("note: this run has no hash of its data: they were compared by steps and mean return", file=sys.stderr)
     before, after = checkpoint.progress.get("precision"), run.trainer.precision
     if before not in (None, after):
         print(f"note: the run was in {before}, this processor continues in {after} (--precision auto)", file=sys.stderr)

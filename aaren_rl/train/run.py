@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -93,21 +94,23 @@ def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
     """
     folder.require_run()
     config, path, given = settings.read_config(folder.path / "config.yaml"), folder.path, request.given
+    preset = {} if request.preset == "default" else settings.preset_settings(request.preset, request.config.agent)
+    if not holds_training(path):
+        if differing := "; ".join(settings.differences(config, preset | given)):
+            print(f"{path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
+        return settings.build_config({**settings.settings_of(config), **preset, **given})
+    changed: dict[str, Any] = {}
     if given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
+        changed["updates"] = given["updates"]
         for note in notes_on_fewer_steps(config):
             print(note, file=sys.stderr)
-        config = settings.build_config({**settings.settings_of(config), "updates": given["updates"]})
-    source = given["source"] if "source" in request.typed else config.data.source  # patterns are files by now
-    if source != config.data.source:  # the checkpoint tells whose
-        print(f"{path}: the data are {source} from now on, no longer {config.data.source}", file=sys.stderr)
-        config = settings.build_config({**settings.settings_of(config), "source": source})
-    preset = {} if request.preset == "default" else settings.preset_settings(request.preset, request.config.agent)
-    if differing := "; ".join(settings.differences(config, preset | given)):
-        if not holds_training(path):
-            print(f"{path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
-            return settings.build_config({**settings.settings_of(config), **preset, **given})
-        if named := settings.differences(config, given):
-            raise CheckpointError(f"{path}: the run to resume differs in {'; '.join(named)}")
+    if "source" in request.typed and given["source"] != config.data.source:  # the checkpoint tells whose
+        changed["source"] = given["source"]
+        print(f"{path}: the data are {given['source']} from now on, no longer {config.data.source}", file=sys.stderr)
+    config = settings.build_config({**settings.settings_of(config), **changed})
+    if differing := "; ".join(settings.differences(config, given)):
+        raise CheckpointError(f"{path}: the run to resume differs in {differing}")
+    if differing := "; ".join(settings.differences(config, preset)):
         print(f"{path}: keeps its settings, not those of --preset {request.preset}: {differing}", file=sys.stderr)
     return config
 

@@ -3,7 +3,9 @@
 It does not import torch: commands that do not need torch use it.
 """
 
+import dataclasses
 import math
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -22,12 +24,9 @@ from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
 from ..envs.load.sources import default_name, expand
 from ..policies.names import AGENTS
-from .config import SECTIONS, SETTINGS, DataConfig, RunConfig
+from .config import RUN, SECTIONS, SETTINGS, DataConfig, RunConfig
 
-RUN = ("agent", "seed")  # settings outside the sections
 D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
-BEFORE = {"forget_gate": False, "tbptt_windows": 0.0}  # of runs whose config.yaml is older than these settings
-OF_REQUEST = {"preset": str, "device": str, "register": str | None, "threads": int | None, "save_every": int | None}
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
 
@@ -59,12 +58,11 @@ def build_config(settings: Mapping[str, Any]) -> RunConfig:
 
     Raises UsageError with the name of a setting that is unknown, of the wrong type or out of range.
     """
-    tree = to_dict(RunConfig())
+    tree = dataclasses.asdict(RunConfig())
     for name, value in settings.items():
         if name not in (*RUN, *SETTINGS):
             raise UsageError(f"{name}: unknown setting{did_you_mean(name, SETTINGS)}")
         (tree if name in RUN else tree[SETTINGS[name][0]])[name] = value
-    tree["network"] |= {"observation_dim": 1, "action_dim": 1}
     try:
         return read(RunConfig, tree)
     except ValueError as error:
@@ -118,14 +116,14 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
     if not isinstance(tree, dict) or not all(isinstance(tree.get(name, {}), dict) for name in SECTIONS):
         raise UsageError("settings must be in sections, as in the config.yaml of a run")
-    if unknown := [str(name) for name in tree if name not in (*RUN, *SECTIONS)]:
-        raise UsageError(f"unknown section {', '.join(unknown)}; known: {', '.join(SECTIONS)}")
     given = {name: tree[name] for name in RUN if name in tree}
-    for section in SECTIONS:
-        for name, value in tree.get(section, {}).items():
-            if SETTINGS.get(name, ("",))[0] != section:
+    for section in tree.keys() - RUN:
+        if section not in SECTIONS:
+            raise UsageError(f"unknown section {section}; known: {', '.join(SECTIONS)}")
+        for name in tree[section]:
+            if name not in SETTINGS or SETTINGS[name][0] != section:
                 raise UsageError(f"{section}: unknown key {name}")
-            given[name] = value
+        given |= tree[section]
     return given
 
 
@@ -146,7 +144,7 @@ def read_settings(file: str | Path) -> dict[str, Any]:
 
 def read_config(path: Path) -> RunConfig:
     """The configuration that a run was started with (config.yaml). Raises the errors of `read_settings`."""
-    return build_config({**BEFORE, **read_settings(path)})
+    return build_config(read_settings(path))
 
 
 def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
@@ -177,8 +175,9 @@ class Request:
         if self.on_log is not None and not callable(self.on_log):
             raise UsageError(f"on_log: must be a function, not {self.on_log!r}")
         try:
-            for name, kind in OF_REQUEST.items():
-                check_type(getattr(self, name), kind, name)
+            hints = typing.get_type_hints(type(self))
+            for name in ("preset", "device", "register", "threads", "save_every"):
+                check_type(getattr(self, name), hints[name], name)
             for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
                 check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
             check_limits(self)
@@ -190,24 +189,13 @@ class Request:
         """All given settings. Raises the errors of `import_registering` and `read_settings`."""
         import_registering(self.register)
         given = {} if self.config_file is None else read_settings(self.config_file)
-        self._check_overrides(given)
+        if "agent" in given:  # the file of a run, which sets what another agent or a preset would
+            if self.typed.get("agent", given["agent"]) != given["agent"]:
+                raise UsageError(f"--agent {self.typed['agent']}: --config has the settings of {given['agent']}")
+            if self.preset != "default":
+                raise UsageError(f"--preset {self.preset}: --config has all settings of a run")
         settings = {**given, **self.typed}
         return {**settings, "source": expand(settings["source"])} if "source" in settings else settings
-
-    def _check_overrides(self, given: Mapping[str, Any]) -> None:
-        """Raise UsageError where settings of a file leave an agent or a preset of the command line without effect."""
-        there = given.get("agent", RunConfig.agent)
-        agent = self.typed.get("agent", there)
-        own = preset_settings("default", agent) | preset_settings(self.preset, agent)
-        wanted = settings_of(build_config(own))
-        names = {*own, *preset_settings("default", there)} & given.keys() - self.typed.keys()
-        hidden = sorted(name for name in names if given[name] != wanted[name])
-        other = "agent" in given and agent != there
-        if hidden and (other or (self.preset != "default" and own.keys() <= given.keys())):
-            what = f"--agent {agent}" if other else f"--preset {self.preset}"
-            raise UsageError(
-                f"{what}: --config has other values of its {', '.join(hidden)}; delete them from a copy of the file"
-            )
 
     @cached_property
     def given(self) -> dict[str, Any]:

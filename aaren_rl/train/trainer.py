@@ -12,14 +12,28 @@ from ..agents import Block, DecisionModel, Encoded
 from ..agents.model.trunk import TrunkState
 from ..agents.scan.gpu_check import gpu_is_right
 from ..base.errors import CheckpointError, one_line
-from ..policies.folder import UNUSED
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
 from .data.batches import StepData, part, part_of_rows
 from .data.sampling import Carried, TbpttSampler, make_sampler
-from .loss import mean_error
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
+
+
+def mean_error(
+    predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None, *, discrete: bool = False
+) -> Tensor:
+    """The mean error of actions (B, T, A) over the steps where the bool `mask` (B, T) is True.
+
+    Of continuous actions the squared error, a mean over dimensions; of discrete ones, whose `target` is one-hot and
+    whose `predicted` are logits, the cross entropy in nats. If this is a part of a batch with `count` true positions,
+    the errors of all parts sum to that of the batch.
+    """
+    if discrete:
+        errors = -(predicted.float().log_softmax(-1) * target).sum(-1)
+    else:
+        errors = (predicted.float() - target).square().mean(-1)
+    return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
 
 class Stopwatch:
@@ -199,7 +213,6 @@ class Trainer:
         Raises CheckpointError if they are of another model or another type of device.
         """
         try:
-            states = self._of_this_version(states)
             self.model.load_state_dict(states["raw"])
             self.ema.load_state_dict(states["ema"])
             self.optimizers.load_state_dict(states["optimizer"])
@@ -222,17 +235,3 @@ class Trainer:
                 f"the checkpoint of gradient step {update} does not fit this run on {self.data.device} ({reason}); "
                 "resume where it was trained, or start again with another --out"
             ) from error
-
-    def _of_this_version(self, states: dict[str, Any]) -> dict[str, Any]:
-        """`states`, without the table of time steps that earlier versions also had where it was not used."""
-        if self.model.embed_timestep is not None or UNUSED not in states["raw"]:
-            return states
-        at = sum(name.startswith("embed_") for name, _ in self.model.named_parameters())  # AdamW's number of it
-        (group,) = states["optimizer"]["param_groups"]
-        moments = states["optimizer"]["state"]
-        optimizer = states["optimizer"] | {
-            "state": {number - (number > at): moment for number, moment in moments.items() if number != at},
-            "param_groups": [group | {"params": group["params"][:-1]}],
-        }
-        weights = {name: {key: w for key, w in states[name].items() if key != UNUSED} for name in ("raw", "ema")}
-        return states | weights | {"optimizer": optimizer}

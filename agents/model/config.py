@@ -42,26 +42,37 @@ class ModelConfig:
     observation_dim: int = field(metadata={"limits": COUNT})
     action_dim: int = field(metadata={"limits": COUNT})
     mixer: str = "aaren"
-    width: int = setting(128, limits=COUNT)
-    layers: int = setting(3, limits=COUNT)
-    heads: int = setting(4, limits=COUNT)
-    dropout: float = setting(0.1, limits=BELOW_1)
-    forget_gate: bool = False
+    width: int = setting(128, "channels of a token", COUNT)
+    layers: int = setting(3, "number of blocks", COUNT)
+    heads: int = setting(4, "heads of a mixer", COUNT)
+    dropout: float = setting(0.1, "dropout probability", BELOW_1)
+    forget_gate: bool = setting(False, "of Aaren: every token fades those before it, by a gate per head")
     max_timestep: int = setting(1000, limits=COUNT)
-    rem_counts: str = "auto"
-    rem_dilation: int = setting(2, limits=Range(1, DILATION))
-    rem_max_power: int | None = setting(None, limits=COUNT_FROM_0)
-    rem_gate: float = setting(0.0, limits=Range(-3, 3))
+    rem_counts: str = setting(
+        "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
+    )
+    rem_dilation: int = setting(2, "dilation of k4 to k6, in environment steps", Range(1, DILATION))
+    rem_max_power: int | None = setting(
+        None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)", COUNT_FROM_0
+    )
+    rem_gate: float = setting(0.0, "mu before training; sigmoid(mu) is the encoding's share", Range(-3, 3))
     block: str = "post-norm"
     activation: str = "gelu"
-    timestep_embedding: bool = True
-    timestep_std: float = setting(0.02, limits=Range(0, 10))
+    timestep_embedding: bool = setting(True, "tell the model the time step")
+    timestep_std: float = setting(0.02, "deviation of the time steps' embedding before training", Range(0, 10))
     return_conditioned: bool = True
-    tree_budget: float = setting(0.5, limits=Range(0, 1))
-    tree_sampler: str = "edh"
-    max_return_estimate: bool = False
-    mean_return_estimate: bool = False
-    tokens_per_step: int = setting(1, limits=Range(1, 3))
+    tree_budget: float = setting(0.5, "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact", Range(0, 1))
+    tree_sampler: str = setting("edh", "tree-attention sampler, as in evaluate")
+    max_return_estimate: bool = setting(
+        False,
+        "also train an estimator of the maximum achievable return (0.995 expectile), for --target-return auto",
+    )
+    mean_return_estimate: bool = setting(
+        False, "also train an estimator of the expected return-to-go, for evaluate --guidance"
+    )
+    tokens_per_step: int = setting(
+        1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)", Range(1, 3)
+    )
     discrete: bool = False
 
     def __post_init__(self) -> None:

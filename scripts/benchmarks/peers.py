@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from aaren_rl.train.data.batches import Batch
-from aaren_rl.train.loss import mean_error
+from aaren_rl.train.trainer import mean_error
 
 Predict = Callable[[Batch], Tensor]  # actions (B, T, A)
 Update = Callable[[], Tensor]  # returns the mask of its batch, False for padding

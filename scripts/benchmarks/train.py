@@ -29,9 +29,8 @@ from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.acceleration import keep_freed_memory, uses_bfloat16
 from aaren_rl.train.config import RunConfig
 from aaren_rl.train.data.batches import Batch, StepData, part
-from aaren_rl.train.loss import mean_error
 from aaren_rl.train.settings import make_config
-from aaren_rl.train.trainer import Trainer
+from aaren_rl.train.trainer import Trainer, mean_error
 
 from .peers import PEERS, make_peers
 

@@ -23,7 +23,7 @@ from aaren_rl.base.machine import torch_threads
 from aaren_rl.bench import command as bench
 from aaren_rl.bench import harness
 from aaren_rl.bench import rollout as bench_rollout
-from aaren_rl.train.loss import mean_error
+from aaren_rl.train.trainer import mean_error
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()

@@ -10,9 +10,6 @@ import h5py
 import numpy as np
 import pytest
 
-from aaren_rl.evaluate.command import make_parser as evaluating
-from aaren_rl.train.options import make_parser
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 STEPS, LENGTH = 1000, 20
 TRAIN = "train --env-id Pendulum-v1 --env own --max-episode-steps 20 --out runs --source DATA"
@@ -88,7 +85,7 @@ BAD = {
     f"{FRESH.replace('DATA', 'short.hdf5')}": "shape (997, 3)",
     "datasets info beyond.hdf5": "step 700, column 1",
     "datasets info complex.hdf5": "not real numbers",
-    # Options given twice: with a note, see below, and what is odd is odd.
+    # Options given twice: the last one counts.
     f"{TRAIN} --updates 3 --updates 0": "--updates",
     f"{TRAIN} --agent bc --agent nobody": "nobody",
     f"{TRAIN} --preset default --preset nothing": "nothing",
@@ -131,28 +128,6 @@ def test_what_is_odd_ends_with_one_line(line: str, folder: Path, monkeypatch, ca
     *_, last = capsys.readouterr().err.splitlines()
     assert last.startswith("error: ") and BAD[line] in last
     assert (folder / "runs/own/decision-aaren/seed0/config.yaml").read_text() == before
-
-
-TWICE = {
-    "--updates 3 --updates=4": "--updates is given twice: 4 counts, not 3",
-    "--forget-gate --no-forget-gate": "--forget-gate and --no-forget-gate are given: --no-forget-gate counts",
-    "--seed 1 --seed 1": "",
-    "--from a --start-from b": "--start-from is given twice: b counts, not a",
-}
-
-
-@pytest.mark.parametrize("options", TWICE)
-def test_an_option_that_is_given_twice_has_a_note(options: str, capsys) -> None:
-    arguments = make_parser().parse_args(["--env", "hopper-medium", *options.split()])
-    assert capsys.readouterr().err == (f"note: {TWICE[options]}\n" if TWICE[options] else "")
-    assert getattr(arguments, "updates", 4) == 4 and not getattr(arguments, "forget_gate", False)
-
-
-def test_lists_and_modules_that_are_given_twice_all_count(capsys) -> None:
-    line = "RUN --target-return 1 2 --target-return 3 --register json --register os"
-    arguments = evaluating().parse_args(line.split())
-    assert arguments.target_return == [1, 2, 3] and arguments.register == "json,os"
-    assert capsys.readouterr().err == ""
 
 
 def test_a_map_that_cannot_be_written_is_one_line(folder: Path, monkeypatch, capsys) -> None:

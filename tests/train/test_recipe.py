@@ -22,11 +22,11 @@ from aaren_rl.agents import ReturnEstimate
 from aaren_rl.agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
-from aaren_rl.envs.data.episodes import held_out, split
+from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.local.noise import mode_returns
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.evaluate.held_out import all_episodes, keep_out
+from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import evaluation
@@ -64,17 +64,6 @@ def test_every_evaluation_measures_imitation(
     assert sum(own["sums"]) / sum(own["lengths"]) == pytest.approx(card.action_error, rel=1e-6)
     assert len(all_of_them["sums"]) > 40
     assert "held-out action MSE: 0." in capsys.readouterr().out
-
-
-def test_held_out_episodes_are_not_trained_on(hopper_file: Path) -> None:
-    episodes = read_hdf5(hopper_file)
-    (training, _), kept = split(episodes, 0.2, 3), keep_out(episodes, 0.2, seed=3)
-    assert kept is not None and kept.floor is None
-    assert len(training) + len(kept.episodes) == len(episodes)
-    np.testing.assert_array_equal(kept.episodes.returns, episodes.returns[held_out(len(episodes), 0.2, 3)])
-    assert keep_out(episodes, 0.0, 3) is None
-    others = keep_out(episodes, 0.2, seed=4)
-    assert others is not None and others.episodes.returns.tolist() != kept.episodes.returns.tolist()
 
 
 def test_other_data_than_a_run_was_trained_on_hold_nothing_out(

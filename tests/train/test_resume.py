@@ -6,7 +6,6 @@ Dropout is on, one thread, and the kill is in the middle of what the samplers dr
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from run_differences import differences
 from small_run import arguments, folder, quick, records
 
-from aaren_rl import load_policy
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
@@ -172,17 +170,6 @@ def test_resuming_before_the_first_save_keeps_what_is_not_given(
     assert settings_of(read_config(run / "config.yaml")) == {**settings_of(before), "learning_rate": 1e-3}
 
 
-def test_a_run_from_before_the_forget_gate_is_resumed_without_one(hopper_file: Path, tmp_path: Path) -> None:
-    run = quick(tmp_path, hopper_file, "--no-forget-gate --tbptt-windows 0")
-    for file in (run / "config.yaml", *run.glob("policy*/config.json")):  # as they were written then
-        text = re.sub(r"(?m)^ *(forget_gate|tbptt_windows): .*\n", "", file.read_text())
-        file.write_text(re.sub(r' *"forget_gate": false,\n?', "", text))
-        assert "forget_gate" not in file.read_text()
-    assert load_policy(run).model.config.forget_gate is False
-    quick(tmp_path, hopper_file, "--no-forget-gate --tbptt-windows 0 --resume --updates 9")
-    assert read_card(run).updates == 9
-
-
 def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path: Path) -> None:
     for number in (500, 1000, 1500):
         add_checkpoint(tmp_path, number, {}, {})
@@ -208,27 +195,6 @@ def test_a_resumed_run_names_another_precision(
     said = "note: the run was in bfloat16, this processor continues in float32 (--precision auto)\n"
     assert (said in capsys.readouterr().err) == (after == "float32")
     assert read_card(run).versions["precision"] == after
-
-
-def test_a_checkpoint_with_an_unused_table_of_time_steps_is_resumed_exactly(hopper_file: Path, tmp_path: Path) -> None:
-    whole, cut = (quick(tmp_path / name, hopper_file) for name in ("whole", "cut"))
-    saved = find_checkpoint(cut / "checkpoints")
-    assert saved is not None
-    # As earlier versions had it: a row for every time step in both weights, and a number of AdamW's without moments.
-    names = list(saved.states["raw"])
-    at = names.index("norm.weight")
-    for weights in ("raw", "ema"):
-        tensors = list(saved.states[weights].items())
-        tensors.insert(at, ("embed_timestep.weight", torch.zeros(1000, 16)))
-        saved.states[weights] = dict(tensors)
-    optimizer = saved.states["optimizer"]
-    (group,) = optimizer["param_groups"]
-    optimizer["state"] = {number + (number >= at): moments for number, moments in optimizer["state"].items()}
-    group["params"] = [*group["params"], len(group["params"])]
-    add_checkpoint(cut / "checkpoints", saved.number, saved.progress, saved.states)
-    for out in ("whole", "cut"):
-        quick(tmp_path / out, hopper_file, "--updates 9 --resume")
-    assert not differences(whole, cut)
 
 
 def test_a_table_of_time_steps_has_no_rows_that_no_episode_reaches(tmp_path: Path, hopper_file: Path) -> None:

@@ -10,19 +10,16 @@ import pytest
 import torch
 from small_run import quick, records
 from torch import Tensor, nn
-from windows import SCALE, generator, make_data, make_episodes
+from windows import SCALE, make_episodes
 
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.train import evaluation
 from aaren_rl.train import run as run_module
-from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.data.sampling import make_sampler
-from aaren_rl.train.loss import mean_error
 from aaren_rl.train.optimizers import rates_at
 from aaren_rl.train.records import find_checkpoint
 from aaren_rl.train.settings import build_config, make_config
-from aaren_rl.train.trainer import Trainer
+from aaren_rl.train.trainer import Trainer, mean_error
 
 SMALL = {
     "context": "mixed", "width": 16, "layers": 2, "heads": 2, "steps_per_update": 64, "updates": 8,
@@ -129,11 +126,6 @@ def test_aaren_has_its_forget_gate_by_default_and_not_in_the_papers_preset() -> 
     assert not any(
         torch.equal(b.mixer.forget.weight, w) for b, w in zip(trained.model.trunk.blocks, before, strict=True)
     )
-
-
-def test_windows_have_the_context_length() -> None:
-    config = DataConfig(context="window", context_length=12, steps_per_update=240)
-    assert make_sampler(config, make_data(), 50).sample(generator()).mask.shape == (20, 12)
 
 
 def test_a_logged_loss_is_that_of_the_steps_since_the_last(
