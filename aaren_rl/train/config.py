@@ -86,10 +86,9 @@ class OptimizerConfig:
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", POSITIVE)
     ema_decay: float = setting(0.999, "decay of the EMA weights per gradient step", BELOW_1)
     precision: str = setting("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
-    non_finite: str = setting("stop", "on a loss or gradient that is not finite: stop, or skip the step")
 
     def __post_init__(self) -> None:
-        either = {"optimizer": ("adamw", "muon"), "lr_schedule": ("cosine", "constant"), "non_finite": ("stop", "skip")}
+        either = {"optimizer": ("adamw", "muon"), "lr_schedule": ("cosine", "constant")}
         _check(self, precision=("auto", "bfloat16", "float32"), **either)
 
 

@@ -58,16 +58,15 @@ class Optimizers:
         """The learning rate of AdamW in the last step."""
         return float(self.adamw.param_groups[0]["lr"])
 
-    def step(self, rates: Rates, bad: Tensor | None = None) -> None:
-        """Step every parameter, or none if `bad`, a float32 () on the device, is 1."""
-        self.adamw.found_inf = bad  # type: ignore[attr-defined]  # attribute of gradient scaling that skips a step
+    def step(self, rates: Rates) -> None:
+        """Step every parameter."""
         for group in self.adamw.param_groups:
             group["lr"] = rates.adamw
             if isinstance(rates.adamw, Tensor) and rates.adamw.is_cuda:
                 group["capturable"] = True
         self.adamw.step()
         if self.muon is not None:
-            self.muon.step(rates.muon, bad)
+            self.muon.step(rates.muon)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of AdamW, with a number as learning rate, and the Muon momenta under a key of their own."""
@@ -144,14 +143,9 @@ class Muon:
         self.momenta = [torch.zeros_like(matrix) for matrix in matrices]
 
     @torch.no_grad()
-    def step(self, lr: float | Tensor, bad: Tensor | None = None) -> None:
-        """Take one step, its size scaled to match AdamW. Skip it if `bad`, float32 (), is 1."""
+    def step(self, lr: float | Tensor) -> None:
+        """Take one step, its size scaled to match AdamW."""
         gradients = [matrix.grad for matrix in self.matrices if matrix.grad is not None]
-        if bad is not None:
-            # A NaN gradient times 0 is still NaN, so select the old values element by element.
-            pairs = zip(gradients, self.momenta, strict=True)
-            gradients = [gradient.where(bad == 0, momentum) for gradient, momentum in pairs]
-            lr = lr * (1 - bad)
         torch._foreach_lerp_(self.momenta, gradients, 1 - MOMENTUM)
         directions = torch._foreach_lerp(gradients, self.momenta, MOMENTUM)
         torch._foreach_mul_(self.matrices, 1 - lr * self.weight_decay)

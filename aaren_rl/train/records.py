@@ -124,8 +124,6 @@ def _means(run: Run) -> dict[str, float]:
     }
     if timed := trainer.update - run.timed_from:  # empty if an evaluation is pending
         values["time/updates_per_second"] = timed / run.watch.seconds
-    if run.config.optimizer.non_finite == "skip":
-        values["train/skipped_updates"] = trainer.skipped
     return values
 
 
@@ -137,10 +135,8 @@ def show(run: Run, doing: str = "") -> None:
 
 
 def save(run: Run) -> None:
-    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite and not to be skipped."""
-    if run.config.optimizer.non_finite == "stop":
-        finite_losses(run)
-    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
+    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
+    recent = finite_losses(run)
     scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     progress: dict[str, Any] = {**scores, "data": run.data.identity, "data_sha256": run.data.sha256}
     progress |= {"precision": run.trainer.precision}
@@ -148,22 +144,21 @@ def save(run: Run) -> None:
 
 
 def finite_losses(run: Run) -> Tensor:
-    """Losses and gradient norms since the last log, (steps, 2), without skipped steps.
+    """Losses and gradient norms since the last log, (steps, 2).
 
-    Raises NumericsError if one is not finite or, with skipping, if all are. The message names the first such step.
+    Raises NumericsError if one is not finite. The message names the first such step.
     """
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     good = recent.isfinite().all(1)
-    skip = run.config.optimizer.non_finite == "skip"
-    if bool(good.all()) or (skip and bool(good.any())):
-        return recent[good]
+    if bool(good.all()):
+        return recent
     update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
-    every = "is not finite at any gradient step from" if skip else "is not finite at gradient step"
-    kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
+    kept = "nothing was saved yet"
+    if holds_training(run.path):
+        kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
     rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
     raise NumericsError(
-        f"loss or gradient {every} {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
-        f"{rate}use --precision float32"
+        f"loss or gradient is not finite at gradient step {update}; {kept}; {rate}use --precision float32"
     )
 
 

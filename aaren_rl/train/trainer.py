@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
-from ..agents.model.trunk import TrunkState
 from ..agents.scan.gpu_check import gpu_is_right
 from ..base.errors import CheckpointError, one_line
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
@@ -75,7 +74,6 @@ class Trainer:
     ) -> None:
         self.config, self.data, self.ranks = config, data, ranks
         self.update = 0  # gradient steps done
-        self._skipped = torch.zeros((), device=data.device)  # skipped ones among them
         self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last batch
         torch.manual_seed(config.seed)
         sizes = data.observations.shape[1], action_dim, max_timestep or horizon
@@ -110,11 +108,6 @@ class Trainer:
         recorded = on_device and device.type == "cuda"
         self._learn: Callable[[int], Found] = Graphs(self.learn, self.generator) if recorded else self.learn
 
-    @property
-    def skipped(self) -> int:
-        """The number of skipped gradient steps, which were not finite. Synchronizes with the device."""
-        return int(self._skipped)
-
     def step(self) -> tuple[Tensor, Tensor]:
         """Take one gradient step. Returns the loss and the gradient norm before clipping, as tensors on the device.
 
@@ -147,30 +140,20 @@ class Trainer:
         limit = self.config.optimizer.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
         loss = self.ranks.sum(loss.detach())
-        skips = self.config.optimizer.non_finite == "skip"
-        bad = 1 - (loss.isfinite() & norm.isfinite()).float() if skips else None
-        self._take(rates, after, bad)
+        self.optimizers.step(rates)
+        self._update_ema(rates)
+        if self.carried is not None:
+            self.carried.keep(after)
         return loss, norm, whole.mask
 
-    def _take(self, rates: Rates, after: TrunkState, bad: Tensor | None) -> None:
-        """Step every weight by its gradient, and keep the state `after`; neither if `bad`, a float32 (), is 1."""
-        if bad is not None:
-            self._skipped += bad
-        # Reading it synchronizes with the device, so only on request.
-        if self.on_device or bad is None or not bool(bad):
-            self.optimizers.step(rates, bad if self.on_device else None)
-            self._update_ema(rates, bad)
-        if self.carried is not None:
-            self.carried.keep(after, bad)
-
     @torch.no_grad()
-    def _update_ema(self, rates: Rates, bad: Tensor | None) -> None:
+    def _update_ema(self, rates: Rates) -> None:
         if not isinstance(rates.ema, Tensor):
             torch._foreach_lerp_(self._ema, self._parameters, rates.ema)
             return
-        # a - r (a - w) as a step of SGD, which accepts its rate and the skip flag as tensors on the device.
+        # a - r (a - w) as a step of SGD, which accepts its rate as a tensor on the device.
         plain: dict[str, Any] = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "is_first_step": False}
-        plain |= {"weight_decay": 1.0, "lr": rates.ema, "maximize": True, "found_inf": bad}
+        plain |= {"weight_decay": 1.0, "lr": rates.ema, "maximize": True}
         torch._fused_sgd_(self._ema, self._parameters, [], **plain)
 
     def recurrence(self) -> dict[str, float]:
@@ -196,7 +179,7 @@ class Trainer:
         """Everything that `restore` needs."""
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "ema": dict(self.ema.state_dict())}
         states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
-        states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
+        states["torch"] = torch.get_rng_state()
         states["normalization"] = torch.stack([self.data.observation_mean, self.data.observation_std])
         if isinstance(self.sampler, TbpttSampler):  # position and carried state of every batch entry
             size = self.ranks.size
@@ -224,7 +207,6 @@ class Trainer:
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update = update
             self._start_over()
-            self._skipped.fill_(states["skipped"])
             if self.carried is not None and isinstance(self.sampler, TbpttSampler):
                 following, *parts = states["tbptt"]
                 self.sampler.next.copy_(following)

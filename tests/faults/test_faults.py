@@ -291,38 +291,6 @@ def test_21_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.Mon
     assert read_card(folder(half)).updates == 20  # of before: none was made of NaN
 
 
-@pytest.mark.faults(21)
-def test_21_an_update_that_is_nan_can_be_skipped_and_counted(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nan_at(monkeypatch, 1, 12)  # a checkpoint after every step: also where it is the only one since the last log
-    weights: list[torch.Tensor] = []
-    step = Trainer.step
-
-    def watched(self: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
-        result = step(self)
-        weights.append(torch.cat([p.detach().flatten() for p in self.model.parameters()]))
-        return result
-
-    monkeypatch.setattr(Trainer, "step", watched)
-    assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip", "--save-every", "1")) == 0
-    same = [i + 1 for i in range(1, 20) if torch.equal(weights[i - 1], weights[i])]
-    assert same == [12] and bool(weights[-1].isfinite().all())
-    counted = [record["train/skipped_updates"] for record in records(folder(tmp_path)) if "train/loss" in record]
-    assert counted == [2] and find_checkpoint(folder(tmp_path) / "checkpoints").states["skipped"] == 2
-
-
-@pytest.mark.faults(21)
-def test_21_skipping_ends_where_nothing_is_left(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, the_error: Callable[[], str]
-) -> None:
-    nan_at(monkeypatch, *range(1, 21))
-    assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip")) == 6
-    the_error()
-    assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip", "--resume")) == 6  # not a finished run
-    assert "is not finite at any gradient step from 1; the last good checkpoint is kept in" in the_error()
-
-
 @pytest.mark.faults(22)
 @pytest.mark.parametrize("error", [None, MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory")])
 def test_22_out_of_memory_names_the_batch_size(
