@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 FORMAT = "2"
+LARGEST_MEMORY = 2**28  # numbers per environment
+# The key of a tensor whose numbers are in another file, behind its length in either form of Protocol Buffers.
+_ELSEWHERE = re.compile(rb"[\x00\x08]location")
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
 _OUTPUTS = {"action", "next_return_to_go", "next_memory"}  # of discrete actions, logits too
 
@@ -68,6 +72,8 @@ class OnnxPolicy(BasePolicy):
         if not all(isinstance(size, int) and 0 <= size < 2**31 for shape in shapes for size in shape):
             raise ValueError(f"inputs of the sizes {shapes}")
         self._memory_shape = tuple(inputs["memory"].shape[1:])
+        if math.prod(self._memory_shape) > LARGEST_MEMORY:
+            raise ValueError(f"a memory of the sizes {self._memory_shape}")
         self._memory_dtype, self.observation_dtype = (
             np.float64 if inputs[name].type == "tensor(double)" else np.float32 for name in ("memory", "observation")
         )
@@ -174,8 +180,10 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what is wrong is raised, too
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # ONNX Runtime's own may name files
+    if _ELSEWHERE.search(content):
+        raise CheckpointError(f"{name}: its weights are in another file, which is not read")
     try:
-        # From memory: a model in a file may ask for other files beside it.
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     # ONNX Runtime raises a dozen classes of its own, derived from Exception.
     except Exception as error:

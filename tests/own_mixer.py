@@ -26,7 +26,7 @@ class Fading(Mixer):
 
     def run_one(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
         value = self.value(x)
-        score = value.new_zeros(len(value))
+        score = value.new_zeros(value.shape[:1])
         return scan_step(score, value, state, torch.full_like(score, 0.9).log())
 
     def initial_state(self, batch_size: int) -> ScanState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import numpy as np
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy, ReturnRange
-from aaren_rl.agents.model.scaling import PlainStep, Scaling
+from aaren_rl.agents.model.scaling import Scaling
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import save_policy
+from aaren_rl.runtime import OnnxPolicy
 
 OBSERVATION, ACTION, TARGET, SCALE = 11, 3, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
@@ -90,27 +90,10 @@ def save_run(folder: Path, mixer: str = "aaren", **changes) -> Path:
     return folder
 
 
-class InFloat64:
-    """A decision model that computes its steps in float64 and answers in float32, as a float64 export does."""
+def onnx_policy_of(policy: Policy, card: PolicyCard | None = None) -> OnnxPolicy:
+    """The policy as an exported file has it."""
+    from aaren_rl.export.policy_step import as_policy, describe, policy_graph
 
-    def __init__(self, model: DecisionModel) -> None:
-        self._model = copy.deepcopy(model).double()
-
-    def initial_state(self, batch_size):
-        return self._model.initial_state(batch_size)
-
-    def step(self, observation, return_to_go, timestep, previous_action, state, begins=None):
-        before = None if previous_action is None else previous_action.double()
-        given = observation.double(), return_to_go.double(), timestep, before, state, begins
-        action, state = self._model.step(*given)
-        return action.float(), state
-
-
-def in_float64(policy: Policy) -> Policy:
-    """The policy computed in float64."""
-    names = "observation_mean", "observation_std", "action_low", "action_high"
-    exact = dataclasses.replace(policy, **{name: torch.as_tensor(getattr(policy, name)).double() for name in names})
-    names = "observation_mean", "observation_std", "action_middle", "action_half"
-    scaling = dataclasses.replace(exact.scaling, **{name: getattr(exact.scaling, name).double() for name in names})
-    object.__setattr__(exact, "_stepper", PlainStep(InFloat64(policy.model), scaling))
-    return exact
+    graph = policy_graph(policy)
+    describe(graph, card or make_card(policy.model, rollout=policy.rollout), precision="float32")
+    return as_policy(graph)

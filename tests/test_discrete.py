@@ -21,6 +21,7 @@ from cartpole import (
     save_discrete_run,
 )
 from policies import make_policy as make_continuous
+from policies import onnx_policy_of as exported_policy
 from policies import save_run
 from stable_baselines3.common.evaluation import evaluate_policy
 
@@ -31,10 +32,10 @@ from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import HeldOut, action_error
 from aaren_rl.evaluate.play import EpisodePlan, score_policy
-from aaren_rl.export import model as exporting
+from aaren_rl.export import command as exporting
 from aaren_rl.export.command import main as export
-from aaren_rl.export.model import make_model as make_onnx
-from aaren_rl.export.model import make_onnx_policy
+from aaren_rl.export.graph import quantize
+from aaren_rl.export.policy_step import as_policy, describe, policy_graph
 from aaren_rl.hub.model_card import model_card
 from aaren_rl.import_weights.command import main as import_weights
 from aaren_rl.policies.card import card_from_json
@@ -65,14 +66,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("exported") / "policy.onnx"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "CHECKED_STEPS", 50)
+        patch.setattr(exporting, "STEPS", 50)
         assert export([str(run), "--out", str(path)]) == 0
     return path
 
 
 def onnx_policy_of(policy, **card: Any) -> OnnxPolicy:
-    described = make_discrete_card(policy.model, action_start=policy.action_start, **card)
-    return make_onnx_policy(make_onnx(policy, described))
+    return exported_policy(policy, make_discrete_card(policy.model, action_start=policy.action_start, **card))
 
 
 def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
@@ -130,15 +130,10 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
     np.testing.assert_allclose(exported.sums, found.sums, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("mixer", "rollout", "tokens"),
-    [("aaren", "recurrent", 1), ("aaren", "recurrent", 3), ("aaren", "staggered", 1), ("aaren-rsa", "recurrent", 1),
-     ("aaren", "window", 1), ("attention", "window", 3), ("gru", "recurrent", 1), ("mingru", "staggered", 1)],
-)  # fmt: skip
-def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tokens: int) -> None:
+def test_an_exported_policy_takes_the_same_actions() -> None:
     """Over 300 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
-    policy = make_discrete(mixer, rollout, actions=3, start=-1, tokens_per_step=tokens)
-    onnx_policy, rng, length = onnx_policy_of(policy, rollout=rollout), np.random.default_rng(0), 300
+    policy = make_discrete(actions=3, start=-1)
+    onnx_policy, rng, length = onnx_policy_of(policy), np.random.default_rng(0), 300
     for temperature in (None, 0.7):
         policy, onnx_policy.temperature = dataclasses.replace(policy, temperature=temperature), temperature
         state, exported = (
@@ -163,12 +158,14 @@ def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tok
 
 
 def test_an_exported_graph_gives_the_most_likely_action_itself() -> None:
-    """Others that read ONNX need not choose; in float64 and in 8 bits too."""
+    """Others that read ONNX need not choose; in 8 bits too."""
     policy = make_discrete(actions=3, start=-1)
     card = make_discrete_card(policy.model, action_start=-1)
     rng = np.random.default_rng(0)
-    for precision in ("float32", "float64", "int8"):
-        onnx_policy = make_onnx_policy(make_onnx(policy, card, precision))
+    graph = policy_graph(policy)
+    for each in (graph, quantize(graph)):
+        describe(each, card, precision="any")
+        onnx_policy = as_policy(each)
         state = onnx_policy.initial_state(4, TARGET)
         for _ in range(5):
             observed, last = rng.normal(size=(4, OBSERVATION)).astype(np.float32), state.previous_action
@@ -270,13 +267,11 @@ def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
     code, line = refused(capsys, evaluate, str(save_run(tmp_path / "seed0")), "--temperature", "1")
     assert code == 2 and "--temperature: needs discrete actions" in line
     policy = make_continuous()
-    from policies import make_card
-
-    exported = make_onnx(policy, make_card(policy.model)).SerializeToString()
+    exported = exported_policy(policy)
     with pytest.raises(ArgumentError, match=r"^temperature: needs discrete actions"):
-        from_bytes(exported, "policy", temperature=1.0)
+        from_bytes(exported._content, "policy", temperature=1.0)
     with pytest.raises(ArgumentError, match=r"^logits: "):
-        make_onnx_policy(make_onnx(policy, make_card(policy.model))).logits(np.zeros((1, 11)), np.zeros(1), None)
+        exported.logits(np.zeros((1, 11)), np.zeros(1), None)
 
 
 @pytest.mark.parametrize("temperature", [0, -2.0, float("nan"), "1"])
@@ -366,7 +361,7 @@ def test_a_card_that_fits_no_model_is_one_line() -> None:
         policy_of(model, make_discrete_card(model, n_actions=3))
     with pytest.raises(CheckpointError, match="description of the policy in it is damaged"):
         policy = make_discrete()
-        make_onnx_policy(make_onnx(policy, make_discrete_card(policy.model, action_start="a")))
+        exported_policy(policy, make_discrete_card(policy.model, action_start="a"))
 
 
 def test_the_model_card_names_it(run: Path) -> None:

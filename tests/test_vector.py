@@ -12,16 +12,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from checkout import ROOT
-from policies import make_card
 from policies import make_policy as make_able
+from policies import onnx_policy_of
 from small_policy import make_policy
 
 from aaren_rl import load_policy
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import ArgumentError
 from aaren_rl.envs import rollout
-from aaren_rl.export.model import make_model as make_onnx
-from aaren_rl.export.model import make_onnx_policy
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runtime import OnnxPolicy
 from aaren_rl.vector import VectorPolicy
@@ -37,7 +35,7 @@ class ThreeMethods:
 
 
 def exported(policy: Policy) -> OnnxPolicy:
-    return make_onnx_policy(make_onnx(policy, make_card(policy.model)))
+    return onnx_policy_of(policy)
 
 
 @pytest.mark.parametrize("played_by", [lambda policy: policy, ThreeMethods, exported], ids=["own", "other", "exported"])

@@ -17,10 +17,12 @@ from ..evaluate.scores import describe_rollout, mismatch
 from ..evaluate.tables import format_overview
 from ..policies.folder import load_policy
 from ..policies.names import WEIGHTS, weights_words
-from . import model as policy_model
-from .model import checked_model, make_model, make_onnx_policy
+from .check import check
+from .graph import quantize
+from .policy_step import as_policy, describe, policy_graph
 
 SEED = 1000
+STEPS = 1000  # of the check
 
 DESCRIPTION = """\
 Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
@@ -32,7 +34,7 @@ Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl
 The file holds one environment step, for any number of environments: observation, last reward and state in, action and
 new state out. Normalization, return-to-go, timestep, action range and metadata are inside.
 The actions are tested against PyTorch over 1,000 steps of the policy's environment, or of random observations for a
-policy that was trained without one. If they differ, nothing is written.
+policy that was trained without one. If they differ by more than 1e-4 of half their range, nothing is written.
 
 RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 """
@@ -51,13 +53,6 @@ def make_parser() -> Parser:
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
     parser.add_argument(
         "--quantize", choices=["int8"], metavar="TYPE", help="int8: 8-bit weights; such a file needs ONNX Runtime"
-    )
-    parser.add_argument(
-        "--precision",
-        choices=["float32", "float64"],
-        metavar="TYPE",
-        default="float32",
-        help="float64: slower, but the same episodes on every machine [float32]",
     )
     parser.add_argument("--episodes", type=positive, metavar="N", help="evaluation episodes of --quantize [20]")
     parser.add_argument(
@@ -78,8 +73,6 @@ def export(arguments: argparse.Namespace) -> int:
     check_writable("--out", out)
     if out.exists() and not arguments.force:
         raise UsageError(f"--out {out}: exists; --force replaces it")
-    if arguments.quantize is not None and arguments.precision != "float32":
-        raise UsageError("--quantize, --precision: give only one of them")
     if arguments.episodes is not None and arguments.quantize is None:
         raise UsageError(f"--episodes {arguments.episodes} goes with --quantize; leave it out")
     import_registering(arguments.register)
@@ -102,18 +95,21 @@ def export(arguments: argparse.Namespace) -> int:
             f"--quantize {arguments.quantize}: its file is compared by scores, and the policy was trained without an "
             "environment; leave it out, or train with --env-id ID"
         )
-    model, difference = checked_model(policy, card, arguments.precision, seed)
-    differing = "probabilities" if policy.discrete else "actions"
+    model = policy_graph(policy)
+    describe(model, card, precision="float32")
+    difference = check(policy, as_policy(model), card, seed, STEPS)
+    describe(model, card, precision="float32", checked_steps=STEPS, largest_difference=difference)
     print(
-        f"{arguments.precision} model checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of "
-        f"{card.env_id or 'random observations'}: the {differing} differ by at most {difference:.1e}"
+        f"checked against PyTorch over {STEPS:,} steps of {card.env_id or 'random observations'}: "
+        f"{'the same choices, logits' if policy.discrete else 'actions'} within {difference:.1e}"
     )
     if arguments.quantize is not None:
-        small = make_model(policy, card, arguments.quantize)
+        small = quantize(model)
+        describe(small, card, precision=arguments.quantize)
         plan = EpisodePlan(weights, arguments.episodes or 20, [card.target_return], seed)
         kinds = {"float32": model, arguments.quantize: small}
-        played = ((name, play(make_onnx_policy(each), card, plan, name=name)[0]) for name, each in kinds.items())
-        print(format_overview([*played]))
+        played = [(name, play(as_policy(each), card, plan, name=name)[0]) for name, each in kinds.items()]
+        print(format_overview(played))
         model = small
     content = model.SerializeToString()
     write_whole(out, content)

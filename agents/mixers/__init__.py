@@ -14,16 +14,14 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
   `RowModule` does both for every mixer.
 
 **To add a mixer** write a subclass of `Mixer` in a file of its own, with `run` (all tokens), `run_one` (one token) and
-`initial_state`, and put it into `MIXERS`. What it does not declare falls back: a step runs in PyTorch's operations, and
-`aaren_rl.export` says that there is no graph. What other engines compute it from, it gives itself (`forms.py`). An
+`initial_state`, and put it into `MIXERS`. What it does not declare falls back: a step runs in PyTorch's operations. An
 agent that is trained from the command line is one more record in `AGENTS` (`aaren_rl/policies/names.py`). Both can be
 added from a module of a user's own, `--register MODULE`.
 """
 
 from .aaren import Aaren
 from .attention import Attention, AttentionState
-from .base import HeadMixer, Mixer, MixerConfig
-from .forms import StepWeights
+from .base import HeadMixer, Mixer, MixerConfig, StepWeights
 from .gru import GRU
 from .mingru import MinGRU
 from .rsa.mixer import RSA, AarenRSA, Encoded, EncodedState

@@ -8,18 +8,15 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 
 from __future__ import annotations
 
-import copy
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..scan.prefix import prefix_scan, scan_step
+from ..scan.prefix import add_token, prefix_scan
 from ..scan.state import ScanState
-from .base import HeadMixer
-from .forms import NOTHING, Doubles, Linear, MixerGraph, Nodes, StepWeights, exact
+from .base import HeadMixer, StepWeights
 
 # Steps after which a head keeps 1 / e before training: of all heads but the last on a logarithmic scale.
 SHORTEST, LONGEST = 2.0, 200.0
@@ -39,7 +36,7 @@ class Aaren(HeadMixer):
         forget_gate: whether tokens fade those before them.
     """
 
-    constant_state, compiled_step, recordable, exported = True, True, True, True
+    constant_state, compiled_step, recordable = True, True, True
 
     def __init__(self, width: int, heads: int, forget_gate: bool = False) -> None:
         query_token = torch.randn(width)  # as large as a layer-normalized token; drawn before the projections
@@ -63,8 +60,8 @@ class Aaren(HeadMixer):
     def mix_step(self, x: Tensor, state: ScanState) -> tuple[Tensor, Tensor, ScanState]:
         value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
         score, decay = self._scores_and_decays(x)
-        mixed, state = scan_step(score, value, state, decay)
-        return mixed, value, state
+        state = add_token(score, value, state, decay)
+        return (state.w / state.u.unsqueeze(-1)).to(value.dtype), value, state
 
     def initial_state(self, batch_size: int) -> ScanState:
         return ScanState.identity((batch_size, self.heads), self.head_dim, device=self.query_token.device)
@@ -73,9 +70,6 @@ class Aaren(HeadMixer):
         parts = [(self.value.weight, self.value.bias), self.projection()]
         weight, bias = (torch.cat(part) for part in zip(*parts, strict=True))
         return StepWeights(weight, bias, self.output, self.heads)
-
-    def graph(self) -> ScanGraph:
-        return ScanGraph(copy.deepcopy(self).double().step_weights())
 
     def _scores_and_decays(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """q . k and log f of every token, (..., C) -> (..., H), in float32 at least."""
@@ -109,77 +103,3 @@ def initial_gates(heads: int) -> Tensor:
     # On a CPU: for the device "meta", which saved models are made on, torch imports its compiler, which takes a second.
     steps = torch.cat([torch.logspace(*ends, heads - 1, device="cpu"), torch.tensor([ENDLESS], device="cpu")])
     return torch.log(steps.double() - 1).float()
-
-
-class ScanGraph(MixerGraph):
-    """Aaren's scan, in float64.
-
-    A state is the mean of the values, o = w / u (N, 1, H, D), and the level L = m + log u of their scores (N, 1, H, 1).
-    After a token with value v, score s and log-decay d,
-
-        L' = log(exp(L + d) + exp s)        o' = v + exp(L + d - L') (o - v)
-    """
-
-    output: nn.Linear
-
-    def __init__(self, weights: StepWeights) -> None:
-        self.weights, self.output, self.heads = weights, weights.output, weights.heads
-        self.size = weights.output.in_features // weights.heads
-        self.parts = (self.size, 0.0), (1, NOTHING)
-
-    def refusal(self, rollout: str, tokens: int) -> str | None:
-        return None
-
-    def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
-        outputs, _, after = self.scan(nodes, x, old, ignored)
-        return outputs, after
-
-    def scan(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], str, list[str]]:
-        """As `step`, with the values of the tokens, (N, J, H, D), in the middle."""
-        tokens, (mean, level) = nodes.tokens, old
-        inputs = self.inputs(nodes, x, tokens)
-        if ignored is not None:
-            inputs[1] = nodes.add("Where", ignored, np.array(NOTHING), inputs[1])
-            inputs[2:] = [nodes.add("Where", ignored, np.array(0.0), decay) for decay in inputs[2:]]
-        each = [nodes.split(part, [1] * tokens, 1) if tokens > 1 else [part] for part in inputs]
-        outputs = []
-        for value, score, *decay in zip(*each, strict=True):
-            before = nodes.add("Sub", level, decay[0]) if decay else level
-            level = nodes.add("ReduceLogSumExp", nodes.add("Concat", before, score, axis=-1), np.array([-1]))
-            kept = nodes.add("Exp", nodes.add("Sub", before, level))
-            mean = nodes.add("Add", value, nodes.add("Mul", kept, nodes.add("Sub", mean, value)))
-            outputs.append(mean)
-        return outputs, inputs[0], [mean, level]
-
-    def inputs(self, nodes: Nodes, x: str, tokens: int) -> list[str]:
-        """Of tokens (N J, C) the values (N, J, H, D), scores and, with a forget gate, -log f (N, J, H, 1), in float64.
-
-        -log f = log(exp 0 + exp(-gate)), of two columns of the layer: ONNX Runtime has no softplus in float64.
-        """
-        width, heads = self.heads * self.size, self.heads
-        weight, bias = exact(self.weights.weight).T, exact(self.weights.bias)  # (C, C + H or C + 2 H)
-        gated = len(bias) > width + heads
-
-        def of_heads(x: Doubles) -> Doubles:
-            """The columns (..., C + H or C + 2 H) by heads, (..., H (D + 1 or D + 3))."""
-            values, score = x[..., :width].reshape(*x.shape[:-1], heads, -1), x[..., width : width + heads, None]
-            gate = x[..., width + heads :, None]
-            parts = [values, score, 0 * gate, -gate] if gated else [values, score]
-            return np.concatenate(parts, -1).reshape(*x.shape[:-1], -1)
-
-        whole = Linear(of_heads(weight), of_heads(bias)).less(exact(self.output.bias))
-        leaves = nodes.as_type(nodes.linear(x, whole), "float64")
-        sizes = [self.size, 1, 2] if gated else [self.size, 1]
-        found = nodes.split(nodes.reshape(leaves, -1, tokens, self.heads, sum(sizes)), sizes, -1)
-        return found[:2] + [nodes.add("ReduceLogSumExp", pair, np.array([-1])) for pair in found[2:]]
-
-    def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
-        """Softmax of s_i + the sum of -log f up to i: what the decays after the window's last token add, cancels."""
-        values, scores, *decay = (
-            nodes.add("Transpose", part, perm=[0, 2, 1, 3]) for part in self.inputs(nodes, x, length)
-        )
-        scores = nodes.add("Add", scores, nodes.add("CumSum", decay[0], np.array(2))) if decay else scores
-        scores = nodes.add("Add", nodes.reshape(scores, 0, 0, 1, length), nodes.as_type(mask, "float64", nodes.dtype))
-        mixed = nodes.add("MatMul", nodes.add("Softmax", scores, axis=-1), values)
-        mixed = nodes.as_type(mixed, nodes.dtype, "float64")
-        return nodes.reshape(nodes.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.heads * self.size)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
 from ..scan.rows import RowModule, State
-from .forms import MixerGraph, StepWeights
 
 if TYPE_CHECKING:
-    from .rsa.encoding import RemConfig
+    from .rsa.encoding import GatedEncoding, RemConfig
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,24 @@ class MixerConfig:
     rems: RemConfig | None = None
 
 
+class StepWeights(NamedTuple):
+    """The weights of Aaren, from which `kernels/step.py` computes a step.
+
+    Attributes:
+        weight: of a token's values, scores and, with a forget gate, gates: (C + H or C + 2 H, C).
+        bias: likewise, (C + H or C + 2 H,).
+        output: W_o.
+        heads: H.
+        encoding: recurrence encoding around the heads; None: there is none.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    output: nn.Linear
+    heads: int
+    encoding: GatedEncoding | None = None
+
+
 class Mixer(RowModule):
     """A token mixer, and what it declares of itself, so that nothing else lists mixers by these properties.
 
@@ -47,17 +64,15 @@ class Mixer(RowModule):
             through training and begun again in some rows of a batch.
         compiled_step: whether `kernels/step.py` computes its step, from its `step_weights`.
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
-        exported: whether `aaren_rl.export` writes it as an ONNX graph, by its `graph`.
         takes: the settings of `MixerConfig` that `build` uses besides the width: those that `__init__` names.
     """
 
     constant_state: bool = False
     compiled_step: bool = False
     recordable: bool = False
-    exported: bool = False
     takes: ClassVar[frozenset[str]]
 
-    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported")
+    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable")
 
     def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
         super().__init_subclass__(**keywords)
@@ -75,10 +90,6 @@ class Mixer(RowModule):
 
     def step_weights(self) -> StepWeights:
         """Its current weights for `kernels/step.py`; of a mixer with a compiled step."""
-        raise NotImplementedError
-
-    def graph(self) -> MixerGraph:
-        """Its step as nodes of an ONNX graph; of an exported mixer."""
         raise NotImplementedError
 
 

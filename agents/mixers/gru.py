@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from .base import Mixer
-from .forms import Linear, Nodes, UnitGraph, exact
 
 
 class GRU(Mixer):
@@ -22,14 +21,11 @@ class GRU(Mixer):
         width: C, channels of a token and of h.
     """
 
-    constant_state, exported = True, True
+    constant_state = True
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gru = nn.GRU(width, width, batch_first=True)
-
-    def graph(self) -> GRUGraph:
-        return GRUGraph(self.gru)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state
@@ -63,21 +59,3 @@ class GRU(Mixer):
         before = state.new_zeros(1, len(first), width).index_copy(1, of_row[:-1], state.unsqueeze(0))
         packed, after = self.gru(pack_sequence(x.flatten(0, 1).split(lengths), enforce_sorted=False), before)
         return torch.cat(unpack_sequence(packed)).view_as(x), after[0, of_row[1:] - 1]
-
-
-class GRUGraph(UnitGraph):
-    """The gated recurrent unit."""
-
-    def __init__(self, gru: nn.GRU) -> None:
-        super().__init__(gru.hidden_size)
-        weights = gru.all_weights[0]
-        self.maps = [Linear(exact(weights[i]).T, exact(weights[i + 2])) for i in range(2)]  # of x, of h
-
-    def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
-        sides = zip((x, nodes.as_type(h, nodes.dtype, "float64")), self.maps, strict=True)
-        products = (nodes.as_type(nodes.linear(side, of), "float64") for side, of in sides)
-        sizes = [2 * self.width, self.width]
-        (gate, new), (its_gate, its_new) = (nodes.split(product, sizes, 1) for product in products)
-        gates = nodes.add("Sigmoid", nodes.add("Add", gate, its_gate))
-        reset, kept = nodes.split(gates, [self.width] * 2, 1)
-        return nodes.add("Tanh", nodes.add("Add", new, nodes.add("Mul", reset, its_new))), kept

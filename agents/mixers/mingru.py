@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from ..scan.prefix import prefix_scan
 from ..scan.state import STATE_DTYPE, ScanState
 from .base import Mixer
-from .forms import Linear, Nodes, UnitGraph, beside, layer
 
 
 class MinGRU(Mixer):
@@ -29,14 +28,11 @@ class MinGRU(Mixer):
         width: C, channels of a token and of h.
     """
 
-    constant_state, recordable, exported = True, True, True
+    constant_state, recordable = True, True
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gate, self.candidate = nn.Linear(width, width), nn.Linear(width, width)
-
-    def graph(self) -> MinGRUGraph:
-        return MinGRUGraph(self.gate, self.candidate)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state
@@ -67,16 +63,3 @@ class MinGRU(Mixer):
         with torch.autocast(x.device.type, enabled=False):  # a gate's rounding would add up over the tokens
             gate = self.gate(x.to(self.gate.weight.dtype))
         return gate, self.candidate(x).to(gate.dtype)
-
-
-class MinGRUGraph(UnitGraph):
-    """minGRU; the weights of its gate are negated, so that the sigmoid is of what is kept."""
-
-    def __init__(self, gate: nn.Linear, candidate: nn.Linear) -> None:
-        super().__init__(gate.out_features)
-        self.map = beside(Linear(*(-part for part in layer(gate))), layer(candidate))
-
-    def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
-        of_token = nodes.as_type(nodes.linear(x, self.map), "float64")
-        gate, new = nodes.split(of_token, [self.width] * 2, 1)
-        return new, nodes.add("Sigmoid", gate)

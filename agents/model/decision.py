@@ -119,23 +119,38 @@ class DecisionModel(nn.Module):
         Returns:
             The action (B, A) in (-1, 1), or logits of discrete ones, and the state of the trunk after s_t.
         """
-        now = self._time(timestep)
-        to_go, seen = self.embed_return(return_to_go.unsqueeze(-1)), self.embed_observation(observation)
-        if self.config.tokens_per_step == 1:
-            tokens = [to_go + seen + now]
-            if previous_action is not None:
-                before = previous_action if begins is None else previous_action.masked_fill(begins.unsqueeze(1), 0.0)
-                tokens = [tokens[0] + self.embed_action(before)]
-        else:
-            tokens = [to_go + now, seen + now]
-            if previous_action is not None:
-                tokens.insert(0, self.embed_action(previous_action) + self._time(timestep - 1))
+        tokens = self.step_tokens(observation, return_to_go, timestep, previous_action, begins)
         starts = None
         if begins is not None:  # at the return-to-go, behind which there are at most two tokens of the step
             first = max(0, len(tokens) - 2)
             starts = F.pad(begins.unsqueeze(1), (first, len(tokens) - first - 1))
         actions, state = self._act(torch.stack(tokens, 1), state, starts, slice(-1, None))
         return actions[:, 0], state
+
+    def step_tokens(
+        self,
+        observation: Tensor,
+        return_to_go: Tensor,
+        timestep: int | Tensor,
+        previous_action: Tensor | None,
+        begins: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The tokens (B, C) of `step`, one or three, before their layer norm.
+
+        Of three the first, of the previous action, belongs to the sequence before where `begins` is True.
+        """
+        now = self._time(timestep)
+        to_go, seen = self.embed_return(return_to_go.unsqueeze(-1)), self.embed_observation(observation)
+        if self.config.tokens_per_step == 1:
+            token = to_go + seen + now
+            if previous_action is None:
+                return [token]
+            before = previous_action if begins is None else previous_action.masked_fill(begins.unsqueeze(1), 0.0)
+            return [token + self.embed_action(before)]
+        tokens = [to_go + now, seen + now]
+        if previous_action is not None:
+            tokens.insert(0, self.embed_action(previous_action) + self._time(timestep - 1))
+        return tokens
 
     def initial_state(self, batch_size: int) -> TrunkState:
         """The trunk's state before any step."""
@@ -147,8 +162,12 @@ class DecisionModel(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             tokens = self.norm(tokens)
         x, state = self.trunk(tokens, state, starts=starts, keep=keep)
+        return self.predict(x), state
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Actions (..., A) in (-1, 1), or logits of discrete ones, from outputs of the trunk (..., C)."""
         out = self.head(x)
-        return out if self.config.discrete else torch.tanh(out), state
+        return out if self.config.discrete else torch.tanh(out)
 
     def _time(self, timestep: int | Tensor) -> Tensor | float:
         """The embedding of time steps (...), (..., C): (C,) of one number. 0 without one."""

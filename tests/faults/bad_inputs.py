@@ -31,7 +31,7 @@ MOST_MIB = 2048
 INNER = ("broadcast", "mat1", "size of tensor", "setting an array element", "numpy.core", "Unsupported ufunc")
 # Forks children from a process that has imported everything and started no threads.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["aaren_rl.train.run", "aaren_rl.evaluate.command", "aaren_rl.export.model", __name__])
+SERVER.set_forkserver_preload(["aaren_rl.train.run", "aaren_rl.evaluate.command", "aaren_rl.export.command", __name__])
 
 
 class World(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from policies import OBSERVATION, make_card, make_model
+from policies import OBSERVATION, make_card, make_model, onnx_policy_of
 
 import aaren_rl
 from aaren_rl.agents import Policy
@@ -20,9 +20,8 @@ from aaren_rl.envs import rollout
 from aaren_rl.runtime import load_policy
 
 onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
-
-from aaren_rl.export.model import make_model as make_onnx  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = make_model()
     file = tmp_path_factory.mktemp("exported") / "policy.onnx"
     policy = Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
-    file.write_bytes(make_onnx(policy, make_card(model)).SerializeToString())
+    file.write_bytes(onnx_policy_of(policy, make_card(model))._content)
     return file
 
 
@@ -53,10 +52,32 @@ def with_entry(name: str, value: object) -> Callable[[bytes], bytes]:
 
 
 def elsewhere(content: bytes) -> bytes:
-    """Weights that are another file's."""
+    """Weights that are another file's, of the right size."""
     model = onnx.load_from_string(content)
-    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
-    model.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
+    weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    size = len(weight.raw_data)
+    Path("private.bin").write_bytes(bytes(size))
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": "private.bin", "offset": "0", "length": str(size)}.items():
+        weight.external_data.add(key=key, value=value)
+    return model.SerializeToString()
+
+
+def elsewhere_in_disguise(content: bytes) -> bytes:
+    """With the length of the word in two bytes, which Protocol Buffers reads as one."""
+    spoiled = elsewhere(content)
+    entry = b"\x0a\x08location\x12\x0bprivate.bin"
+    assert spoiled.count(b"\x17" + entry) == 1  # the entry's own length, 23
+    return spoiled.replace(b"\x17" + entry, b"\x18\x0a\x88\x00" + entry[2:])
+
+
+def huge(content: bytes) -> bytes:
+    """A memory that no machine has."""
+    model = onnx.load_from_string(content)
+    for value in (*model.graph.input, *model.graph.output):
+        if "memory" in value.name:
+            value.type.tensor_type.shape.dim[1].dim_value = 2**31 - 1
     return model.SerializeToString()
 
 
@@ -74,7 +95,9 @@ def foreign(content: bytes | None = None) -> bytes:
     ("spoil", "message"),
     [
         (lambda content: b"", "not an ONNX file, or damaged"),
-        (elsewhere, "not an ONNX file, or damaged"),
+        (elsewhere, "its weights are in another file, which is not read"),
+        (elsewhere_in_disguise, "its weights are in another file, which is not read"),
+        (huge, "description of the policy in it is damaged: a memory of the sizes"),
         (lambda content: content[: len(content) // 2], "not an ONNX file, or damaged"),
         (lambda content: foreign(), "not a policy that"),
         (lambda content: described(content, aaren_rl_format="9"), "not a policy that"),
@@ -91,7 +114,10 @@ def foreign(content: bytes | None = None) -> bytes:
         (with_entry("model", []), "description of the policy in it is damaged"),
     ],
 )
-def test_files_that_are_no_policy_are_refused(exported: Path, tmp_path: Path, spoil, message: str) -> None:
+def test_files_that_are_no_policy_are_refused(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "spoiled.onnx"
     file.write_bytes(spoil(exported.read_bytes()))
     for load in (load_policy, aaren_rl.load_policy):

@@ -18,10 +18,9 @@ import onnxruntime
 import pytest
 from cartpole import make_discrete, make_discrete_card
 from checkout import ROOT
-from policies import make_card, make_policy
+from policies import make_card, make_policy, onnx_policy_of
 
 from aaren_rl.agents import Policy
-from aaren_rl.export.model import make_model as make_onnx
 from aaren_rl.runtime import load_policy
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -86,7 +85,7 @@ def exported(policy: Policy, folder: Path) -> Path:
     file, discrete = folder / "policy.onnx", policy.model.config.discrete
     card = (make_discrete_card if discrete else make_card)(policy.model, rollout=policy.rollout)
     card = dataclasses.replace(card, action_start=policy.action_start)
-    file.write_bytes(make_onnx(policy, card).SerializeToString())
+    file.write_bytes(onnx_policy_of(policy, card)._content)
     return file
 
 

@@ -12,11 +12,11 @@ import minari_sets
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from policies import onnx_policy_of
 
 from aaren_rl.envs import load_task
 from aaren_rl.envs.data.minari.write import write_minari
 from aaren_rl.envs.load.own import MARGIN
-from aaren_rl.export.model import make_model, make_onnx_policy
 from aaren_rl.train import train_policy
 from aaren_rl.vector import VectorPolicy
 
@@ -75,7 +75,7 @@ def test_a_policy_acts_on_what_its_environment_gives(file: Path, tmp_path: Path)
     single = [SEEN.sample() for _ in range(2)]
     flat = np.stack([gym.spaces.flatten(SEEN, one) for one in single])
     together = {key: np.stack([one[key] for one in single]) for key in SEEN}
-    exported = make_onnx_policy(make_model(policy, card))
+    exported = onnx_policy_of(policy, card)
     for acting in (policy, exported):
         expected, _ = acting.act(flat, np.zeros(2), acting.initial_state(2, 3.0))
         for observation in (together, single):

@@ -9,19 +9,15 @@ Shape suffixes: B batch, N tokens, C channels.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from ...scan.state import ScanState
-from ..aaren import Aaren, ScanGraph
+from ..aaren import Aaren
 from ..attention import Attention, AttentionState
-from ..base import HeadMixer, Mixer
-from ..forms import Doubles, MixerGraph, Nodes, StepWeights, exact
+from ..base import HeadMixer, Mixer, StepWeights
 from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
 
@@ -47,7 +43,7 @@ class Encoded(Mixer):
         rems = rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER)
         self.encoding = GatedEncoding(rems, inner.heads)
         if rems.max_power:  # the state has the values of as many tokens
-            self.constant_state = self.compiled_step = self.exported = False
+            self.constant_state = self.compiled_step = False
 
     def run(
         self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
@@ -82,7 +78,7 @@ class AarenRSA(Encoded):
     By default no power is masked: that would take the last 200 values of every head, 600 of a dilated one, into it.
     """
 
-    constant_state, compiled_step, exported, MAX_POWER = True, True, True, 0
+    constant_state, compiled_step, MAX_POWER = True, True, 0
     inner: Aaren
 
     def __init__(self, width: int, heads: int, rems: RemConfig | None = None, *, forget_gate: bool = False) -> None:
@@ -90,64 +86,3 @@ class AarenRSA(Encoded):
 
     def step_weights(self) -> StepWeights:
         return self.inner.step_weights()._replace(encoding=self.encoding)
-
-    def graph(self) -> EncodedGraph:
-        return EncodedGraph(copy.deepcopy(self).double().step_weights())
-
-
-class EncodedGraph(MixerGraph):
-    """Aaren with recurrence encoding: a step of the encoding is a linear map of its sums and of the values."""
-
-    def __init__(self, weights: StepWeights) -> None:
-        assert weights.encoding is not None
-        self.inner, self.encoding = ScanGraph(weights), weights.encoding
-        self.output, self.heads = weights.output, weights.heads
-        self.sums = encoding_maps(self.encoding, self.heads, 1)[0].shape[-1]  # F
-        self.parts = (*self.inner.parts, (self.sums * self.inner.size, 0.0))
-
-    def refusal(self, rollout: str, tokens: int) -> str | None:
-        if rollout != "window":
-            return None
-        return "has an ONNX graph in the rollouts recurrent and staggered; use --rollout recurrent"
-
-    def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
-        outputs, values, after = self.inner.scan(nodes, x, old[:2], ignored)
-        if ignored is not None:
-            values = nodes.add("Where", ignored, np.array(0.0), values)
-        heads, size, tokens = self.heads, self.inner.size, nodes.tokens
-        of_sums, of_values, gates = encoding_maps(self.encoding, heads, tokens)
-        before = nodes.reshape(old[2], -1, heads, self.sums, size)
-        values = nodes.add("Transpose", values, perm=[0, 2, 1, 3])
-        both = nodes.add("Add", nodes.add("MatMul", of_sums, before), nodes.add("MatMul", of_values, values))
-        *encoded, sums = nodes.split(both, [1] * tokens + [of_sums.shape[-1]], 2)
-        gated = []
-        for mixed, recurrent in zip(outputs, encoded, strict=True):
-            less = nodes.add("Sub", nodes.reshape(recurrent, -1, 1, heads, size), mixed)
-            gated.append(nodes.add("Add", mixed, nodes.add("Mul", less, gates.reshape(-1, 1))))
-        return gated, [*after, nodes.reshape(sums, -1, 1, heads, self.sums * size)]
-
-
-def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Doubles, Doubles, Doubles]:
-    """A step of recurrence encoding as linear maps per head: from its sums and J values to outputs and sums.
-
-    Returns:
-        Two maps, from the F sums of a head (oldest token first) and from its `tokens` J values, to J outputs and the
-        new F sums, (H, J + F, F) and (H, J + F, J); and the gates (H, 1, 1), 0 for a head without an encoding.
-    """
-    groups: list[Any] = list(encoding.groups)
-    count = max(group.dilation * group.rows for group in groups)
-    maps, gates = np.zeros((heads, tokens + count, count + tokens)), np.zeros((heads, 1, 1))
-    head = 0
-    for group in groups:
-        for own_row, z in zip(group.own_rows, exact(group.powers(torch.ones(1))[:, 0]), strict=True):
-            rows, dilation = group.rows, group.dilation
-            sums = list(np.eye(count, count + tokens)[: rows * dilation].reshape(dilation, rows, -1))
-            for token in range(tokens):
-                recurrent = z @ sums[token]
-                maps[head, token] = recurrent[own_row]
-                recurrent[0, count + token] += 1
-                sums.append(recurrent)
-            maps[head, tokens : tokens + rows * dilation] = np.concatenate(sums[tokens : tokens + dilation])
-            gates[head] = float(encoding.mu.detach().double().sigmoid())
-            head += 1
-    return maps[..., :count], maps[..., count:], gates

@@ -21,16 +21,16 @@ from functools import partial
 
 import torch
 
-from ..agents.mixers import RSA, Aaren, AarenRSA, Attention, AttentionState, EncodedState
-from ..agents.mixers.rsa.encoding import EncodingState, RemConfig
-from ..agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
-from ..agents.mixers.tree.samplers import SAMPLERS
-from ..agents.model.trunk import Trunk
-from ..agents.scan.cross_attention import CrossAttention, attend
-from ..agents.scan.prefix import prefix_scan, scan_step
-from ..agents.scan.rows import Ragged, join, select, state_bytes
-from ..agents.scan.state import ScanState, combine
-from .export import export_step
+from .agents.mixers import RSA, Aaren, AarenRSA, Attention, AttentionState, EncodedState
+from .agents.mixers.rsa.encoding import EncodingState, RemConfig
+from .agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
+from .agents.mixers.tree.samplers import SAMPLERS
+from .agents.model.trunk import Trunk
+from .agents.scan.cross_attention import CrossAttention, attend
+from .agents.scan.prefix import prefix_scan, scan_step
+from .agents.scan.rows import Ragged, join, select, state_bytes
+from .agents.scan.state import ScanState, combine
+from .export.module_step import export_step
 
 AarenTrunk = partial(Trunk, "aaren")
 

@@ -1,6 +1,5 @@
 """A module's step as an ONNX file: any module with `step` and `initial_state`, a user's own around these included."""
 
-import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from ..agents.mixers.rsa.encoding import Recurrence
 from ..agents.scan.rows import each, tensors
 from ..base.errors import NumericsError, ResourcesError, one_line
+from .graph import make_graph
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
 GROWN = 3  # tokens after which a state shows which of its sizes grow
@@ -40,7 +40,6 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
     """
     try:
         import onnxruntime
-        import onnxscript  # noqa: F401  torch.onnx needs it
     except ImportError as error:
         raise ResourcesError(f"{error.name} is not installed: pip install onnxscript onnxruntime") from error
     if not Path(file).parent.is_dir():
@@ -103,24 +102,13 @@ def _exported(module: nn.Module, x: Tensor) -> bytes:
     for i, (name, part) in enumerate(parts.items(), 1):
         grows = [d for d in range(1, part.dim()) if len({size[name][d] for size in sizes}) > 1]
         free[i] = {d: torch.export.Dim.DYNAMIC for d in (0, *grows)}
+    # Copies: of tensors that share memory the graph would say so.
+    given = {"x": x[:, GROWN].clone(), **{name: part.clone() for name, part in parts.items()}}
+    outputs = ["y", *(f"next_{name}" for name in parts)]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporter about its own parts
-            # Copies: of tensors that share memory the graph would say so.
-            given = (x[:, GROWN].clone(), *(part.clone() for part in parts.values()))
-            traced = torch.export.export(_Step(module, state), given, dynamic_shapes=(free[0], tuple(free[1:])))
-            program = torch.onnx.export(
-                traced,
-                input_names=["x", *parts],
-                output_names=["y", *(f"next_{name}" for name in parts)],
-                dynamo=True,
-                verbose=False,
-            )
-    except (torch._dynamo.exc.UserError, RuntimeError, ValueError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{type(module).__name__}.step has no ONNX graph: {reason}") from error
-    assert program is not None
-    return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
+        return make_graph(_Step(module, state), given, outputs, (free[0], tuple(free[1:]))).SerializeToString()
+    except ValueError as error:
+        raise ValueError(f"{type(module).__name__}.step has no ONNX graph: {error}") from error
 
 
 @torch.no_grad()
