@@ -104,8 +104,8 @@ def test_evaluate_scores_the_file_as_the_run(run: Path, file: Path, tmp_path: Pa
     assert of_run == of_file
     assert evaluate([str(file), "--rollout", "window", "--weights", "raw"]) == 2
     assert "--rollout, --weights: fixed in" in capsys.readouterr().err
-    assert evaluate([str(file), "--tree-budget", "0.3", "--guidance", "2"]) == 2
-    assert "--tree-budget, --guidance: not for an exported policy" in capsys.readouterr().err
+    assert evaluate([str(file), "--tree-budget", "0.3"]) == 2
+    assert "--tree-budget: not for an exported policy" in capsys.readouterr().err
 
 
 def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path: Path, capsys) -> None:
