@@ -16,7 +16,6 @@ COMMANDS = {
     "sweep": "train a grid of runs",
     "import-weights": "import a pretrained Decision Transformer",
     "hub": "write a trained policy in Hugging Face Hub format",
-    "bench": "measure the cost of an action",
 }
 
 

@@ -235,7 +235,7 @@ def missed(runs: Sequence[Cell], always: float | None = None) -> str:
 def cost(cells: Sequence[Cell], made: Made) -> str:
     """One row per agent: time of a gradient step and size of the late state, on the machine with the most runs.
 
-    Actions were timed beside other work; `bench rollout` has their times.
+    Actions were timed beside other work; `scripts/bench rollout` has their times.
     """
     agents = (OURS, NO_GATE, MINGRU, ONE_TOKEN, THEIRS, "bc")
     machines = [_trained_on(cell, made) for cell in of(cells, *agents)]

@@ -96,7 +96,7 @@ def test_the_reference_is_complete() -> None:
     folder = ROOT / "docs" / "reference"
     page = (folder / "commands.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^##+ (.+)\n\n<!-- help: \1 -->$", page, re.MULTILINE))
-    subcommands = {"bench rollout", *(f"datasets {name}" for name in of_datasets())}
+    subcommands = {f"datasets {name}" for name in of_datasets()}
     assert shown == {name.replace("-", "_") for name in COMMANDS_OF_THE_PACKAGE} | subcommands
     pages = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.md"))
     documented = [pkgutil.resolve_name(name) for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
@@ -123,7 +123,6 @@ SMALL = {
     "evaluate": "--episodes 1",
     "hub": "--episodes 1",
     "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 5000 --updates-per-step 0.05",
-    "bench rollout": "--steps 60 --width 16 --layers 1",
     "scripts/bench rollout": "--steps 60 --width 16 --layers 1",
     "scripts/bench learning": "--updates 7 --recipes default:decision-aaren,width=16",
     "scripts/bench memory": "--agents decision-aaren --reacher-seeds 0 --lengths 20 --updates 2",

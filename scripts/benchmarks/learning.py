@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.ranges import POSITIVE, SEED
-from aaren_rl.bench.harness import COMPARABLE, Figures, parallel_actions, require, table
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split
@@ -30,6 +29,7 @@ from aaren_rl.train.data.sampling import settle_context
 from aaren_rl.train.settings import D4RL_SCALE, make_config
 from aaren_rl.train.trainer import Stopwatch, Trainer
 
+from .harness import COMPARABLE, Figures, parallel_actions, require, table
 from .plots import logarithmic
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")

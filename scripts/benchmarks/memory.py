@@ -24,8 +24,6 @@ from aaren_rl.agents import Policy
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.base.files import write_json
 from aaren_rl.base.ranges import COUNT_FROM_0, Range
-from aaren_rl.bench import rollout
-from aaren_rl.bench.harness import COMPARABLE, Figures, parallel_actions, require, table
 from aaren_rl.cli import Parser, positive, progress_bar
 from aaren_rl.compare.measure import measured_on
 from aaren_rl.compare.report.figures import INK, SOFT, paint
@@ -41,6 +39,9 @@ from aaren_rl.runs.folder import read_metrics
 from aaren_rl.sweep.processes import CellJob, make_job
 from aaren_rl.sweep.schedule import run_cells
 from aaren_rl.train.config import RunConfig
+
+from . import rollout
+from .harness import COMPARABLE, Figures, parallel_actions, require, table
 
 Distances = npt.NDArray[np.float64]
 

@@ -17,7 +17,6 @@ from scipy import stats
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.ranges import GUIDANCE, SEED
-from aaren_rl.bench.harness import Figures
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import Reference, normalized_score
 from aaren_rl.evaluate.held_out import all_episodes
@@ -26,6 +25,8 @@ from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.policies.names import AUTO, MARKS, label, style
+
+from .harness import Figures
 
 LOWEST = 0.05  # quantile of dataset returns for the lowest target; the best return is the highest
 

@@ -23,7 +23,6 @@ from aaren_rl.agents import DecisionModel
 from aaren_rl.agents.model.decision import ACTED_ON
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.machine import device_name
-from aaren_rl.bench.harness import Figures, Work, in_turns, ratio, require, table
 from aaren_rl.cli import Parser, choose_device, positive
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.acceleration import keep_freed_memory, uses_bfloat16
@@ -32,6 +31,7 @@ from aaren_rl.train.data.batches import Batch, StepData, part
 from aaren_rl.train.settings import make_config
 from aaren_rl.train.trainer import Trainer, mean_error
 
+from .harness import Figures, Work, in_turns, ratio, require, table
 from .peers import PEERS, make_peers
 
 Pair: TypeAlias = tuple[str, str]  # name and precision

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import command as scripts_bench
-from benchmarks import peers
+from benchmarks import harness, peers
+from benchmarks import rollout as bench_rollout
 from benchmarks import scan as bench_scan
 from benchmarks import train as bench_train
+from benchmarks.command import main
 from torch import Tensor
 
 from aaren_rl.agents import Attention, DecisionModel
@@ -20,22 +21,15 @@ from aaren_rl.agents.fast.compiled_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.base.machine import torch_threads
-from aaren_rl.bench import command as bench
-from aaren_rl.bench import harness
-from aaren_rl.bench import rollout as bench_rollout
 from aaren_rl.train.trainer import mean_error
+
+pytestmark = pytest.mark.slow
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()
 
 PEERS = peers.PEERS
-
-
-def main(arguments: list[str]) -> int:
-    """`aaren-rl bench` has rollout alone and draws nothing, scripts/bench has all."""
-    installed = arguments[0] == "rollout" and "--plot" not in arguments
-    return (bench if installed else scripts_bench).main(arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -201,35 +195,17 @@ def test_a_wrong_gradient_gets_no_figures(
     ("arguments", "message"),
     [
         ([*ROLLOUT, "--steps", "39"], "--steps: must be at least 40, not 39"),
-        ([*ROLLOUT, "--threads", "0"], "argument --threads: must be at least 1, not 0; see aaren-rl bench rollout"),
         ([*ROLLOUT, "--heads", "3"], "width 16 is not a multiple of heads 3"),
         ([*ROLLOUT, "--json", "/nowhere/all.json"], "--json /nowhere/all.json: its folder does not exist"),
-        ([*ROLLOUT, "--json", "/proc/all.json"], "--json /proc/all.json: its folder is not writable"),
-        ([*ROLLOUT, "--modes", "decision-transformer-tree:recurrent"], "argument --modes: invalid choice"),
-        (["memory", "--agents", "decision-transformer-tree"], "argument --agents: invalid choice"),
         ([*SCAN, "--device", "cpu", "--methods", "triton"], "--methods triton: its kernel is for CUDA devices"),
-        (["memory", "--lengths", "1"], "argument --lengths: must be at least 2"),
         ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
         ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
-        ([*TRAIN, "--heads", "3"], "configuration: width 16 is not a multiple of heads 3"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main(arguments)
-    except SystemExit as stopped:  # what the parser itself refuses
-        code = stopped.code
-    err = capsys.readouterr().err
-    *notes, error = err.splitlines()
-    assert code == 2 and error.startswith(f"error: {message}") and all("given twice" in note for note in notes)
-
-
-def test_a_kernel_for_cpus_is_not_timed_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench_scan, "choose_device", torch.device)
-    assert main([*SCAN, "--device", "cuda", "--methods", "numba"]) == 2
-    assert "--methods numba: its kernel is for CPUs; add --device cpu" in capsys.readouterr().err
+    assert main(arguments) == 2
+    *notes, error = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {message}") and all("given twice" in note for note in notes)
 
 
 def test_works_take_turns() -> None:

@@ -12,6 +12,8 @@ from benchmarks.learning import checkpoints, reached
 
 from aaren_rl.envs import load_episodes
 
+pytestmark = pytest.mark.slow
+
 
 def test_checkpoints_end_with_the_last_update() -> None:
     assert checkpoints(1600) == [100, 159, 252, 400, 635, 1008, 1600] and checkpoints(2) == [1, 2]

@@ -14,6 +14,8 @@ from benchmarks.command import main
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.policies.folder import load_policy
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "--agents",
     "decision-aaren",

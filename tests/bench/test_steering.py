@@ -17,6 +17,8 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.policies.folder import read_card
 
+pytestmark = pytest.mark.slow
+
 FIGURES = {"env": "hopper-medium", "env_id": "Hopper-v4", "source": "local", "data_mean": 2.5}
 FIGURES |= {"episodes": 2, "seed": 5, "guidance": 1.0}
 

@@ -99,9 +99,6 @@ EVALUATED = """
 OTHERS = """
 compare --out c --agents nobody
 compare --out c --env a --source a b --env-id Good-v0
-bench rollout --modes x:y
-bench rollout --steps 0
-bench rollout --json /
 """
 
 

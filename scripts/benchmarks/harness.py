@@ -1,5 +1,7 @@
 """Shared by the benchmarks: tests against references, timing in turns, tables."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import time
@@ -10,10 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ..agents import Policy
-from ..base.errors import NumericsError
-from ..cli import aligned
-from ..policies.names import AGENTS
+from aaren_rl.agents import Policy
+from aaren_rl.base.errors import NumericsError
+from aaren_rl.cli import aligned
+from aaren_rl.policies.names import AGENTS
 
 # Agents whose actions are those of the model in parallel; the tree's are approximate.
 COMPARABLE = [name for name, agent in AGENTS.items() if agent.mixer != "tree"]

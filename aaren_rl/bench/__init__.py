@@ -1,1 +1,0 @@
-"""The command bench: measurements of code that is first tested against a reference."""
