@@ -81,14 +81,16 @@ def test_the_step_of_discrete_actions(mixer: str, rollout: str) -> None:
 
 
 GRAPHS = {
-    "aaren": lambda: make_policy(max_return_estimate=True),
-    "staggered, three tokens": lambda: make_policy(rollout="staggered", tokens_per_step=3),
-    "aaren-rsa": lambda: make_policy("aaren-rsa"),
-    "gru": lambda: make_policy("gru", block="pre-norm", activation="relu"),
-    "mingru": lambda: make_policy("mingru", activation="gelu-tanh"),
-    "window": lambda: make_policy("attention", "window", tokens_per_step=3),
-    "window of aaren": lambda: make_policy("aaren", "window"),
-    "discrete": lambda: make_discrete(actions=3, start=-1),
+    "aaren": lambda: make_policy(max_return_estimate=True, layers=1),
+    "staggered, three tokens": lambda: make_policy(rollout="staggered", tokens_per_step=3, layers=1),
+    "aaren-rsa": lambda: make_policy("aaren-rsa", layers=1),
+    "gru": lambda: make_policy("gru", block="pre-norm", activation="relu", layers=1),
+    "mingru": lambda: make_policy("mingru", activation="gelu-tanh", layers=1),
+    "window": lambda: make_policy("attention", "window", tokens_per_step=3, layers=1),
+    "window of aaren": lambda: make_policy("aaren", "window", layers=1),
+    "window of aaren-rsa": lambda: make_policy("aaren-rsa", "window", layers=1),
+    "window of rsa": lambda: make_policy("rsa", "window", layers=1),
+    "discrete": lambda: make_discrete(actions=3, start=-1, layers=1),
 }
 
 

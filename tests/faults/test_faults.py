@@ -28,9 +28,8 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.base.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.policies.folder import load_policy, read_card
+from aaren_rl.policies.folder import read_card
 from aaren_rl.train import trainer as training_module
 from aaren_rl.train.command import main as train
 from aaren_rl.train.records import find_checkpoint
@@ -347,15 +346,6 @@ def test_23_a_corrupt_policy_names_the_other(
     assert evaluate([str(run / "policy_best"), "--episodes", "1"]) == 0
 
 
-@pytest.mark.faults(23)
-@pytest.mark.parametrize("argument", [{"weights": "best"}, {"rollout": "tree"}, {"rollout_context": "40"}], ids=str)
-def test_23_an_invalid_argument_names_no_other_policy(half: Path, argument: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        load_policy(folder(half), **argument)
-    (value,) = argument.values()
-    assert repr(value) in str(caught.value) and "its run has" not in str(caught.value)
-
-
 @pytest.mark.faults(26)
 def test_26_a_policy_that_gives_nan(half: Path, evaluated: Refused) -> None:
     file = folder(half) / "policy" / "model.safetensors"
@@ -426,18 +416,6 @@ def test_34_35_a_configuration_names_no_code(half: Path, evil: Path, refused: Re
     file.write_text(file.read_text().replace(before, after))
     refused(2)
     assert not evil.exists()
-
-
-@pytest.mark.faults(36)
-@pytest.mark.parametrize("name", ["../x", "/tmp/aaren-x", "a:b", "..", ".hidden", "a/b", "", "x\ny"])
-@pytest.mark.parametrize("own", [False, True])
-def test_36_names_that_are_none_write_nothing(
-    hopper_file: Path, tmp_path: Path, the_error: Callable[[], str], name: str, own: bool
-) -> None:
-    more = ["--env-id", "Hopper-v4"] if own else []
-    assert train([*arguments(hopper_file, tmp_path / "out"), *more, f"--env={name}"]) == 2
-    the_error()
-    assert list(tmp_path.iterdir()) == [] and not Path("/tmp/aaren-x").exists()
 
 
 @pytest.mark.faults(43)
