@@ -168,18 +168,3 @@ def test_the_kernels_compile_to_machine_code() -> None:
     for decays, most in ((False, 1.3), (True, 1.5)):
         counts = [float(count) for kernel, _, count in lines if count and ("decays" in kernel) == decays]
         assert len(counts) >= 4 and all(0.2 < count < most for count in counts)
-
-
-def launches(*more: str) -> dict[str, int]:
-    """Of a gradient step by part, in a process of its own, which takes itself for one with a GPU."""
-    command = [sys.executable, "scripts/count_gpu_launches", "--width", "64", "--steps", "256", "--contexts", "episode"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["scripts", os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([*command, *more], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    return {part: int(count) for part, count in re.findall(r"^\| ([\w ]+) \| (\d+) \|", done.stdout, re.M)}
-
-
-def test_the_launches_of_a_gradient_step_are_counted_by_part() -> None:
-    counts = launches("--layers", "1")
-    parts = "batch", "others", "forward", "backward", "clipping", "optimizer", "average"
-    assert all(counts[part] > 0 for part in parts)
-    assert counts["in all"] == sum(counts[part] for part in parts)
