@@ -1,4 +1,4 @@
-"""README and docs have one number for one thing, and every number of the front page comes from a file under docs/."""
+"""README and docs have one number for one thing."""
 
 from __future__ import annotations
 
@@ -54,9 +54,6 @@ THINGS = {
         (r"a default run scores ([\d.]+) on hopper-medium", r"mean of ([\d.]+)\]\(results"), 2,
     ),
 }  # fmt: skip
-FRONT = re.compile(r"(?<![\w.\-/#])(\d[\d,]*(?:\.\d+)?)(?![\w]*[\-/]\w)")
-# Of the front page, what is not measured: versions, names of sets and dates, sizes of the default, numbers of things.
-SAID = {"3.11", "0.1.0", "2026", "11", "25", "2024", "10", "150", "64", "100,000", "20", "200"}
 
 
 def number(text: str) -> float:
@@ -78,23 +75,3 @@ def test_one_thing_has_one_number(name: str) -> None:
     digits = {place: len(text.partition(".")[2]) for place, text in shown.items()}
     wrong = {place: text for place, text in shown.items() if abs(number(text) - known) > 0.51 * 10 ** -digits[place]}
     assert wrong == {} and len(shown) >= thing.least, (known, shown)
-
-
-def test_every_number_of_the_front_page_is_in_a_linked_file() -> None:
-    """In a paragraph that links a page, in that page; else somewhere under docs/."""
-    text = re.sub(r"^```.*?^```|<[^>]*>", "", PAGES[ROOT / "README.md"], flags=re.MULTILINE | re.DOTALL)
-    everything = "\n".join(PAGES[page] for page in PAGES if page.name != "README.md")
-    everything += "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "benchmarks").glob("*.txt"))
-    missing = []
-    for paragraph in re.split(r"\n\n|\n- ", text):
-        links = [ROOT / link.partition("#")[0] for link in re.findall(r"\]\((docs/[^)]+)\)", paragraph)]
-        pages = "\n".join(link.read_text(encoding="utf-8") for link in links if link.suffix == ".md") or everything
-        prose = re.sub(r"\]\([^)]*\)|`[^`]*`|^    .*$|https?://\S+", "", paragraph, flags=re.MULTILINE)
-        missing += [(found, prose[:60]) for found in FRONT.findall(prose) if not has(pages, found)]
-    assert missing == []
-
-
-def has(pages: str, found: str) -> bool:
-    """Whether the number stands there; milliseconds also as microseconds."""
-    forms = [found] + ([f"{float(found) * 1000:.0f} µs"] if found.startswith("0.0") else [])
-    return found in SAID or any(re.search(rf"(?<![\d.,]){re.escape(form)}(?![\d]|,\d)", pages) for form in forms)
