@@ -10,8 +10,7 @@ from ..agents import ROLLOUTS
 from ..base.errors import UsageError
 from ..base.files import check_writable, write_whole
 from ..base.ranges import CONTEXT
-from ..base.ranges import SEED as SEEDS
-from ..cli import Parser, import_registering, positive, run
+from ..cli import Parser, import_registering, run
 from ..evaluate.play import EpisodePlan, check_fits, play
 from ..evaluate.scores import describe_rollout, mismatch
 from ..evaluate.tables import format_overview
@@ -21,8 +20,8 @@ from .check import check
 from .graph import quantize
 from .policy_step import as_policy, describe, policy_graph
 
-SEED = 1000
-STEPS = 1000  # of the check
+SEED, STEPS = 1000, 1000  # of the check
+EPISODES = 20  # of the comparison with 8-bit weights
 
 DESCRIPTION = """\
 Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
@@ -54,10 +53,6 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--quantize", choices=["int8"], metavar="TYPE", help="int8: 8-bit weights; such a file needs ONNX Runtime"
     )
-    parser.add_argument("--episodes", type=positive, metavar="N", help="evaluation episodes of --quantize [20]")
-    parser.add_argument(
-        "--seed", type=SEEDS.integer, metavar="S", default=SEED, help=f"environment i is reset with S + i [{SEED}]"
-    )
     parser.add_shared()
     return parser
 
@@ -69,12 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Build, test and write the file. Returns the exit code."""
-    out, seed = arguments.out, arguments.seed
+    out = arguments.out
     check_writable("--out", out)
     if out.exists() and not arguments.force:
         raise UsageError(f"--out {out}: exists; --force replaces it")
-    if arguments.episodes is not None and arguments.quantize is None:
-        raise UsageError(f"--episodes {arguments.episodes} goes with --quantize; leave it out")
     import_registering(arguments.register)
     asked = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = load_policy(arguments.run, **asked)
@@ -88,16 +81,11 @@ def export(arguments: argparse.Namespace) -> int:
     card = dataclasses.replace(
         policy.card, rollout=policy.rollout, rollout_context=policy.context_length, weights=weights
     )
-    if card.env_id:
+    if card.env_id or arguments.quantize is not None:  # whose file is compared by scores
         check_fits(card)
-    elif arguments.quantize is not None:
-        raise UsageError(
-            f"--quantize {arguments.quantize}: its file is compared by scores, and the policy was trained without an "
-            "environment; leave it out, or train with --env-id ID"
-        )
     model = policy_graph(policy)
     describe(model, card, precision="float32")
-    difference = check(policy, as_policy(model), card, seed, STEPS)
+    difference = check(policy, as_policy(model), card, SEED, STEPS)
     describe(model, card, precision="float32", checked_steps=STEPS, largest_difference=difference)
     print(
         f"checked against PyTorch over {STEPS:,} steps of {card.env_id or 'random observations'}: "
@@ -106,7 +94,7 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.quantize is not None:
         small = quantize(model)
         describe(small, card, precision=arguments.quantize)
-        plan = EpisodePlan(weights, arguments.episodes or 20, [card.target_return], seed)
+        plan = EpisodePlan(weights, EPISODES, [card.target_return], SEED)
         kinds = {"float32": model, arguments.quantize: small}
         played = [(name, play(as_policy(each), card, plan, name=name)[0]) for name, each in kinds.items()]
         print(format_overview(played))

@@ -33,6 +33,7 @@ def make_graph(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequenc
         ResourcesError: a package is missing.
     """
     try:
+        import onnxruntime  # noqa: F401  which the caller runs the model with
         import onnxscript
     except ImportError as error:
         raise ResourcesError(f"export needs {error.name}: pip install 'aaren-rl[export]'") from error

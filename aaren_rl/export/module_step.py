@@ -1,5 +1,6 @@
 """A module's step as an ONNX file: any module with `step` and `initial_state`, a user's own around these included."""
 
+import copy
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
 from ..agents.scan.rows import each, tensors
-from ..base.errors import NumericsError, ResourcesError, one_line
+from ..base.errors import NumericsError, one_line
 from .graph import make_graph
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
@@ -38,10 +39,6 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         NumericsError: the difference is above 1e-5; nothing is written.
         ResourcesError: onnxscript or onnxruntime is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ResourcesError(f"{error.name} is not installed: pip install onnxscript onnxruntime") from error
     if not Path(file).parent.is_dir():
         raise ValueError(f"{file}: its folder does not exist")
     if x.dim() != 3 or len(x) < 2 or x.shape[1] <= GROWN:
@@ -50,20 +47,16 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         )
     if any(isinstance(part, Recurrence) and part.max_power for part in module.modules()):
         raise ValueError(f"{type(module).__name__}.step has no ONNX graph: its REMs mask powers; max_power=0 does not")
-    training = [part for part in module.modules() if part.training]
-    module.eval()
+    module = copy.deepcopy(module).eval()
+    model = _exported(module, x)
+    import onnxruntime
+
     try:
-        model = _exported(module, x)
-        try:
-            session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        # ONNX Runtime raises a dozen classes of its own, derived from Exception.
-        except Exception as error:
-            name = type(module).__name__
-            raise ValueError(f"{name}.step has no ONNX graph that ONNX Runtime can run: {one_line(error)}") from error
-        difference = _difference(module, session, x)
-    finally:
-        for part in training:
-            part.training = True
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises a dozen classes of its own, derived from Exception
+        name = type(module).__name__
+        raise ValueError(f"{name}.step has no ONNX graph that ONNX Runtime can run: {one_line(error)}") from error
+    difference = _difference(module, session, x)
     if not difference <= TOLERANCE:
         raise NumericsError(f"the exported step differs from PyTorch's by {difference:.2g}; nothing was written")
     from ..base.files import write_whole  # with filelock, which the other modules need not

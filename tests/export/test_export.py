@@ -37,6 +37,7 @@ pytest.importorskip("onnxruntime")
 def _quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "STEPS", 50)
+        patch.setattr(command, "EPISODES", 2)
         yield
 
 
@@ -110,7 +111,7 @@ def test_evaluate_scores_the_file_as_the_run(run: Path, file: Path, tmp_path: Pa
 
 def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path: Path, capsys) -> None:
     small = tmp_path / "small.onnx"
-    assert export([str(run), "--out", str(small), "--quantize", "int8", "--episodes", "2"]) == 0
+    assert export([str(run), "--out", str(small), "--quantize", "int8"]) == 0
     out = capsys.readouterr().out
     assert "checked against PyTorch over 50 steps of Hopper-v4: actions within" in out and "rollout recurrent" in out
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["policy", "float32", "int8"]
@@ -193,8 +194,6 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
     for out, message in ((tmp_path / "absent" / "p.onnx", "its folder does not exist"), (tmp_path, "is a folder")):
         code, err = refused(capsys, str(run), "--out", str(out))
         assert code == 2 and message in err
-    code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"), "--episodes", "2")
-    assert code == 2 and "--episodes 2 goes with --quantize" in err
     code, err = refused(capsys, str(tmp_path), "--out", str(tmp_path / "p.onnx"))
     assert code == 4 and "no policy here" in err
     assert evaluate([str(tmp_path / "none.onnx")]) == 4
