@@ -256,17 +256,26 @@ function drawCurve(board, values, top, every, level) {
   board.line(values.map((value, step) => [X(step), Y(value)]), { color: "curve", width: 2 });
 }
 
+/** The running average of head `r` of all layers' heads. */
+function average(memory, { memory: shape, layers, heads, width }, r) {
+  if (shape.length > 1) return memory.subarray(r * shape[3], (r + 1) * shape[3] - 1); // of files of older exports
+  const [layer, head, numbers] = [Math.floor(r / heads), r % heads, width / heads];
+  const first = layer * (2 * heads + width); // a layer's maxima, sums of weights, and sums of weighted values
+  const from = first + 2 * heads + head * numbers;
+  return memory.subarray(from, from + numbers).map((sum) => sum / (memory[first + heads + head] || 1));
+}
+
 /** A row per head of a layer: the running average that it keeps, and the share that the last step replaced. */
 function drawState(board, { state, before, card }) {
   const [width, height] = board.clear();
   const { pen } = board;
-  const [, layers, heads, kept] = card.memory;
-  const numbers = kept - 1; // the last is the weight of the average
+  const { layers, heads, width: channels } = card;
+  const numbers = channels / heads;
   const [left, bars, row] = [96, 56, height / (layers * heads)];
   const cell = (width - left - bars - 8) / numbers;
   for (let r = 0; r < layers * heads; r++) {
     const [y, tall] = [r * row, row - (r % heads === heads - 1 ? 3 : 1)];
-    const own = state.memory.subarray(r * kept, r * kept + numbers);
+    const [own, old] = [state.memory, before].map((memory) => average(memory, card, r));
     const largest = Math.max(1e-9, ...own.map(Math.abs));
     pen.fillStyle = board.color("ink");
     pen.fillText(r % heads ? "" : `layer ${1 + r / heads}`, 0, y + 12);
@@ -279,7 +288,7 @@ function drawState(board, { state, before, card }) {
     pen.globalAlpha = 1;
     let [moved, all] = [0, 1e-9];
     own.forEach((value, i) => {
-      moved += (value - before[r * kept + i]) ** 2;
+      moved += (value - old[i]) ** 2;
       all += value ** 2;
     });
     pen.fillStyle = board.color("curve");
