@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ def quantize(model: onnx.ModelProto) -> onnx.ModelProto:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
         from onnxruntime.quantization.onnx_model import ONNXModel
 
-        whole = ONNXModel(model)
+        whole = ONNXModel(copy.deepcopy(model))
         whole.replace_gemm_with_matmul()
         others = [node.name for node in whole.model.graph.node if not any("trunk." in name for name in node.input)]
         small = MatMulNBitsQuantizer(
