@@ -82,7 +82,7 @@ def test_a_child_ends_with_its_pipe_alone(saves: bool, monkeypatch: pytest.Monke
     with start_child("print(1, flush=True)\nwhile True: pass", saves=saves, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline() == b"1\n"
         os.close(held[0])
-        assert child.wait(2) == 1
+        assert child.wait(60) == 1
 
 
 ABANDONED = """
@@ -108,10 +108,19 @@ def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     parent.kill()
     parent.communicate()
-    time.sleep(2)
-    states = [Path(f"/proc/{pid}/stat") for pid in pids]
-    assert len(pids) == 2 and not any(file.exists() and ") Z " not in file.read_text() for file in states)
+    assert len(pids) == 2
+    deadline = time.monotonic() + 60
+    while any(alive(Path(f"/proc/{pid}/stat")) for pid in pids):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.1)
     assert (tmp_path / "saved").exists()
+
+
+def alive(stat: Path) -> bool:
+    try:
+        return ") Z " not in stat.read_text()
+    except OSError:  # gone
+        return False
 
 
 def test_a_worker_takes_large_requests_and_ends_with_its_pipe_alone() -> None:
@@ -124,5 +133,5 @@ def test_a_worker_takes_large_requests_and_ends_with_its_pipe_alone() -> None:
     worker.send(600.0)
     assert worker._process.stdin is not None
     worker._process.stdin.close()
-    assert worker._process.wait(2) == 1
+    assert worker._process.wait(60) == 1
     worker.close()
