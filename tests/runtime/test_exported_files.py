@@ -73,11 +73,17 @@ def elsewhere_in_disguise(content: bytes) -> bytes:
 
 
 def huge(content: bytes) -> bytes:
-    """A memory that no machine has."""
-    model = onnx.load_from_string(content)
+    """A state that no machine holds, of a policy that repeats its last action."""
+    model, most = onnx.load_from_string(content), 2**31 - 1
     for value in (*model.graph.input, *model.graph.output):
         if "memory" in value.name:
-            value.type.tensor_type.shape.dim[1].dim_value = 2**31 - 1
+            del value.type.tensor_type.shape.dim[1:]
+            for _ in range(2):
+                value.type.tensor_type.shape.dim.add(dim_value=most)
+    del model.graph.node[:], model.graph.initializer[:]
+    for value in model.graph.output:
+        given = "previous_action" if value.name == "action" else value.name.removeprefix("next_")
+        model.graph.node.append(onnx.helper.make_node("Identity", [given], [value.name]))
     return model.SerializeToString()
 
 
