@@ -87,7 +87,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ("import_wieghts", "unknown command 'import_wieghts'; did you mean import-weights?"),
         ("train --env x --agnet bc", "--agnet bc; did you mean --agent?"),
         ("evaluate RUN --episode=3", "--episode=3; did you mean --episodes?"),
-        ("export r --otu 3", "--otu 3; did you mean --out?"),
     ],
 )
 def test_a_typing_error_is_told_what_is_near(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def quantize(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the trunk's weights as 8-bit integers, in blocks of 128 with one scale, for ONNX Runtime alone.
+    """The model with the trunk's weights as 8-bit integers, in blocks of up to 128 with one scale, for ONNX Runtime.
 
     Activations are quantized row by row (accuracy level 4), so rows of the batch do not depend on each other.
     """
@@ -83,10 +83,14 @@ def quantize(model: onnx.ModelProto) -> onnx.ModelProto:
         whole = ONNXModel(copy.deepcopy(model))
         whole.replace_gemm_with_matmul()
         others = [node.name for node in whole.model.graph.node if not any("trunk." in name for name in node.input)]
+        matrices = [part for part in whole.model.graph.initializer if len(part.dims) > 1]
+        widths = [part.dims[0] for part in matrices if "trunk." in part.name]
+        block = min(128, max(16, 1 << (min(widths) - 1).bit_length()))  # a power of two
         small = MatMulNBitsQuantizer(
-            whole.model, bits=8, block_size=128, is_symmetric=True, accuracy_level=4, nodes_to_exclude=others
+            whole.model, bits=8, block_size=block, is_symmetric=True, accuracy_level=4, nodes_to_exclude=others
         )
         small.process()
     finally:
         logging.disable(logging.NOTSET)
+    small.model.clean_initializers()
     return small.model.model
