@@ -8,14 +8,18 @@ from pathlib import Path
 from ..base.files import write_text
 from ..cli import aligned
 from ..envs.tasks.table import is_d4rl_scale
-from ..policies.names import SOURCES, return_words, target_words, weights_words
+from ..policies.names import SOURCES, draws_words, return_words, target_words, weights_words
 from .scores import Score, score_words
 
 
 def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
     """The scores of one policy as a table, below a line about the evaluation. `speed`: with actions per second."""
     first = scores[0]
-    made = f"{first.updates} gradient steps on {first.context} contexts, training seed {first.training_seed}"
+    drawn = draws_words(first.draws, first.draw_share)
+    made = (
+        f"{first.updates} gradient steps on {first.context} contexts, episodes {drawn}, "
+        f"training seed {first.training_seed}"
+    )
     lines = [
         f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, "
         f"{weights_words(first.weights)}",

@@ -53,6 +53,7 @@ class Origin:
         data_returns: what all its data return: "mean"; "best"; "best_tenth", the mean of the tenth of the episodes with
             the highest returns; of a local set, once trained, "mode", the mean return of the behavior policy without
             its noise. Each where it is known.
+        draws: how the episodes were drawn that it was trained on, and draw_share: their effective share.
     """
 
     env: str
@@ -71,6 +72,8 @@ class Origin:
     updates: int
     weights: str
     data_returns: dict[str, float] = field(default_factory=dict)
+    draws: str = "uniform"
+    draw_share: float = 1.0
 
     def __post_init__(self) -> None:
         """Raises ValueError where the target return is a word other than "auto"."""

@@ -32,6 +32,8 @@ class Agent:
     marker: str = "*"
 
 
+_ALIKE = {"draws": "uniform"}  # as published
+_BEST_TENTH = {"draws": "best", "draw_share": 0.1}
 _WINDOW = {"context": "window", "rollout": "window", "rollout_context": 20}
 # A longer memory than the other Transformers', of which an action looks at little.
 _TREE = {"context": "window", "context_length": 50, "rollout": "staggered", "rollout_context": 50, "tokens_per_step": 3}
@@ -44,7 +46,7 @@ AGENTS: dict[str, Agent] = {
             "decision-transformer",
             "Decision Transformer",
             "attention",
-            {**_WINDOW, "tokens_per_step": 3},
+            {**_WINDOW, **_ALIKE, "tokens_per_step": 3},
             color="#d55e00",
             marker="s",
         ),
@@ -60,7 +62,7 @@ AGENTS: dict[str, Agent] = {
             "decision-transformer-1token",
             "Decision Transformer (1 token)",
             "attention",
-            _WINDOW,
+            {**_WINDOW, **_ALIKE},
             color="#aa3377",
             marker="d",
         ),
@@ -73,13 +75,18 @@ AGENTS: dict[str, Agent] = {
             marker="D",
         ),
         Agent(
-            "decision-transformer-tree", "Decision Transformer with a tree", "tree", _TREE, color="#e69f00", marker="P"
+            "decision-transformer-tree",
+            "Decision Transformer with a tree",
+            "tree",
+            {**_TREE, **_ALIKE},
+            color="#e69f00",
+            marker="P",
         ),
         Agent("decision-gru", "Decision-GRU", "gru", color="#882255", marker="X"),
         Agent("decision-mingru", "Decision-minGRU", "mingru", color="#44aa99", marker="p"),
         # Behavior cloning of all episodes, and of the best tenth as in Decision Transformer.
-        Agent("bc", "Behavioral cloning", "aaren", color="#009e73", marker="^", conditioned=False),
-        Agent("bc-top10", "10 % BC", "aaren", {"best_fraction": 0.1}, color="#8f7700", marker="<", conditioned=False),
+        Agent("bc", "Behavioral cloning", "aaren", _ALIKE, color="#009e73", marker="^", conditioned=False),
+        Agent("bc-top10", "10 % BC", "aaren", _BEST_TENTH, color="#8f7700", marker="<", conditioned=False),
     )
 }
 
@@ -97,6 +104,7 @@ def find_agent(name: str) -> Agent:
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")
+DRAWS = ("return", "best", "uniform")  # of episodes: `train.data.draws`
 CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 
 SOURCES = {
@@ -133,6 +141,12 @@ def return_words(value: float) -> str:
     if value == 0 or 10 <= abs(value) < 1e9:
         return f"{value:.1f}"
     return f"{value:#.3g}" if 1e-4 <= abs(value) < 10 else f"{value:.3g}"
+
+
+def draws_words(draws: str, share: float) -> str:
+    """How episodes were drawn, as prose has it."""
+    words = {"return": f"drawn by return (effective share {share:g})", "best": f"the best {100 * share:g} % of them"}
+    return words.get(draws, "all drawn alike")
 
 
 def weights_words(weights: str) -> str:

@@ -21,7 +21,7 @@ from ..base.ranges import (
     setting,
 )
 from ..envs.tasks.arguments import env_kwargs
-from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS
+from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWS, ROLLOUTS
 
 
 def _check(section: object, **choices: typing.Iterable[str]) -> None:
@@ -58,12 +58,15 @@ class DataConfig:
     local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)
     held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", HALF)
     start_from: str | None = setting(None, "initial weights and normalization: a run or policy folder")
-    best_fraction: float = setting(
-        1.0, "train on this fraction of the episodes, the best ones (0.1: 10 percent BC)", SOME
+    draws: str = setting(
+        "return", "episodes trained on: return (the higher its return, the more often), best (only those), or uniform"
+    )
+    draw_share: float = setting(
+        0.2, "effective share of the episodes that --draws return or best trains on (best 0.1: 10 percent BC)", SOME
     )
 
     def __post_init__(self) -> None:
-        _check(self, context=(AUTO, *CONTEXTS))
+        _check(self, context=(AUTO, *CONTEXTS), draws=DRAWS)
         if (self.ref_min_score is None) != (self.ref_max_score is None):
             raise ValueError("ref_min_score, ref_max_score: give both or none")
         try:

@@ -97,6 +97,8 @@ def make_card(run: Run) -> PolicyCard:
         source_path=episodes.path,
         context=config.data.context,
         context_length=config.data.context_length,
+        draws=config.data.draws,
+        draw_share=config.data.draw_share if config.data.draws != "uniform" else 1.0,
         rollout=config.evaluation.rollout,
         rollout_context=config.evaluation.rollout_context,
         target_return=data.task.target_returns[0] if target is None else target,

@@ -106,6 +106,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
         **dict.fromkeys(("tbptt_length", "tbptt_windows"), no_bptt),
+        "draw_share": config.data.draws == "uniform" and "--draws uniform",
         "forget_gate": "forget_gate" not in takes and config.agent,
         **dict.fromkeys(RETURNS, not AGENTS[config.agent].conditioned and config.agent),
         "heads": "heads" not in takes and config.agent,

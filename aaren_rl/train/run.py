@@ -23,7 +23,7 @@ from ..envs import D4RLTask
 from ..evaluate.scores import MEASURES, Score, above_data, mismatch
 from ..evaluate.tables import format_table
 from ..policies.folder import CARD, SavedPolicy, load_policy, read_card
-from ..policies.names import AUTO, SOURCES, return_words
+from ..policies.names import AUTO, SOURCES, target_words
 from ..runs.folder import RunFolder, has_checkpoint, holds_training, read_metrics
 from ..runs.metrics import Metrics
 from . import settings
@@ -211,15 +211,14 @@ def due(run: Run, save_every: int | None) -> list[Callable[[Run], None]]:
 
 def announce(run: Run) -> None:
     """Print a summary of the run and open the logs."""
-    config, trainer, episodes = run.config, run.trainer, run.data.steps.episodes
+    config, trainer, episodes, card = run.config, run.trainer, run.data.steps.episodes, make_card(run)
     for remark in episodes.notes:
         print(f"{episodes.dataset}: {remark}")
     print(
         f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
         f"{config.optimizer.updates} gradient steps of about "
-        f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
-        f"{episodes.n_steps:,} steps, mean return {return_words(episodes.returns.mean())}, "
-        f"from {SOURCES[episodes.source]}"
+        f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {run.data.drawn}, "
+        f"from {SOURCES[episodes.source]}; target return {target_words(card.target_return)}"
     )
     if note := constant_columns(trainer.data.statistics):
         print(note)
@@ -235,7 +234,6 @@ def announce(run: Run) -> None:
     if trainer.ranks.size > 1:
         print(f"{trainer.ranks.size} processes share every gradient step")
     print(f"run folder: {run.path}")
-    card = make_card(run)
     apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
     for note in filter(None, (apart, above_data([card.target_return], card))):
         print(note, file=sys.stderr)

@@ -244,9 +244,14 @@ class Episodes(Sequence[Episode]):
         """Position of every step within its own episode, from 0, (N,)."""
         return np.arange(self.n_steps, dtype=np.int64) - np.repeat(self.offsets[:-1], self.lengths)
 
-    def statistics(self, rows: npt.NDArray[np.int64] | None = None) -> Statistics:
-        """Of the observation columns, over all steps or the `rows` of some; in float64 where observations are."""
-        return statistics(self.observations, rows)
+    def statistics(
+        self, rows: npt.NDArray[np.int64] | None = None, weights: npt.NDArray[np.float64] | None = None
+    ) -> Statistics:
+        """Of the observation columns, over all steps or the `rows` of some; in float64 where observations are.
+
+        `weights` of these steps tell how much each counts; None: all the same.
+        """
+        return statistics(self.observations, rows, weights)
 
     def observation_statistics(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Mean and standard deviation of each observation column, both (O,), as in `Statistics`."""

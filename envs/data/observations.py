@@ -34,36 +34,39 @@ class Statistics(NamedTuple):
     constant: npt.NDArray[np.bool_]
 
 
-def statistics(observations: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None) -> Statistics:
-    """Of observations (N, O), or of some `rows` of them; mean and deviation are of their type."""
-    mean, std = moments(observations, rows)
+def statistics(
+    observations: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64] | None = None,
+    weights: npt.NDArray[np.float64] | None = None,
+) -> Statistics:
+    """Of observations (N, O), or of some `rows` of them, each with a weight; mean and deviation are of their type."""
+    mean, std = moments(observations, rows, weights)
     dtype = observations.dtype
     constant = std < np.maximum(_LEAST_STD, _NOISE[dtype] * np.abs(mean))
     return Statistics(mean.astype(dtype), np.where(constant, 1.0, std).astype(dtype), constant)
 
 
 def moments(
-    values: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None
+    values: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64] | None = None,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and standard deviation (ddof 0) of each column of (N, O), or of some `rows` of it, both (O,), in float64."""
+    """Mean and standard deviation (ddof 0) of each column of (N, O), or of some `rows` of it, both (O,), in float64.
+
+    `weights` (N,), of the rows taken, tell how much each counts; None: all the same.
+    """
     count = len(values) if rows is None else len(rows)
-    total, squares = np.zeros((2, values.shape[1]))
-    for block in blocks(values, rows):
-        total = _summed(total, block, 0.0, 1)
-    mean = total / count
-    for block in blocks(values, rows):
-        squares += _summed(np.zeros_like(squares), block, mean, 2)
-    return mean, np.sqrt(squares / count)
-
-
-def _summed(
-    total: npt.NDArray[np.float64], block: npt.NDArray[Any], center: npt.NDArray[np.float64] | float, power: int
-) -> npt.NDArray[np.float64]:
-    """`total` with the powers of the rows less `center` added one by one, in the order and to the bit of `sum`."""
-    for start in range(0, len(block), _AT_ONCE):
-        added = (block[start : start + _AT_ONCE] - np.float64(center)) ** power
-        total = np.concatenate([total[None], added]).sum(axis=0)
-    return total
+    weights = np.ones(count) if weights is None else weights
+    sums = [np.zeros(values.shape[1]), np.zeros(values.shape[1])]
+    mean: npt.NDArray[np.float64] | float = 0.0
+    for power in (1, 2):
+        start = 0
+        for block in blocks(values, rows):
+            for part in np.array_split(block, -(-len(block) // _AT_ONCE)):
+                sums[power - 1] += weights[start : start + len(part)] @ (part - np.float64(mean)) ** power
+                start += len(part)
+        mean = sums[0] / weights.sum()
+    return mean, np.sqrt(sums[1] / weights.sum())
 
 
 def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

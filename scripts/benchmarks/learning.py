@@ -82,7 +82,7 @@ class Learner:
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         config = read_recipe(recipe, updates, seed)
-        training = training.best(config.data.best_fraction)
+        training = training.best(config.data.draw_share if config.data.draws == "best" else 1)
         self.recipe, self.config = recipe, settle_context(config, training)
         data = StepData(training, self.config.data.return_scale or D4RL_SCALE)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)

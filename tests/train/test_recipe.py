@@ -92,7 +92,9 @@ def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(
     assert sorted(best.returns) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
     assert episodes.best(1.0) is episodes and len(episodes.best(1e-9)) == 1
     target = episodes.returns.max() + 1
-    run = quick(tmp_path, hopper_file, f"--updates 1 --best-fraction 0.1 --held-out 0 --target-return {target}")
+    run = quick(
+        tmp_path, hopper_file, f"--updates 1 --draws best --draw-share 0.1 --held-out 0 --target-return {target}"
+    )
     said = capsys.readouterr()
     assert f"on {len(best)} episodes, {best.n_steps:,} steps" in said.out
     assert "is above the best in the training data" in said.err
@@ -172,7 +174,7 @@ def test_what_a_local_set_returns(
         return [dataclasses.replace(score, normalized_score_mean=-float(card.updates)) for score in found]
 
     monkeypatch.setattr(evaluation, "score_policy", worse)
-    run = quick(tmp_path, "auto", "--local-steps 3000 --best-fraction 0.5")
+    run = quick(tmp_path, "auto", "--local-steps 3000 --draws best --draw-share 0.5")
     returns = np.sort(load_episodes("hopper-medium", "local", local_steps=3000).returns)
     mode = mode_returns(get_task("hopper-medium"))
     card, best = read_card(run), read_card(run / "policy_best")
@@ -188,7 +190,7 @@ def test_what_a_local_set_returns(
     shutil.rmtree(run / "policy_best")
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
     (tmp_path / "hopper_medium-v2.hdf5").touch()  # "auto" would be this file now
-    quick(tmp_path, "auto", "--local-steps 3000 --best-fraction 0.5 --resume --updates 9")
+    quick(tmp_path, "auto", "--local-steps 3000 --draws best --draw-share 0.5 --resume --updates 9")
     assert len(all_episodes(run / "policy.onnx", card)) == len(returns)  # an exported policy in the run's folder
     assert read_card(run / "policy_best").updates == 6  # made again from the checkpoint; update 9 scores lower
     assert "for auto and --guidance, were fitted for at most 6 steps" in capsys.readouterr().err

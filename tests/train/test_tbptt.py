@@ -11,7 +11,7 @@ import torch
 from mixers import CONSTANT_STATE
 from scipy.stats import chisquare
 from torch import Tensor
-from windows import LENGTHS, generator, make_data, make_episodes
+from windows import LENGTHS, generator, make_data
 
 from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.trunk import TrunkState
@@ -101,7 +101,7 @@ def test_the_trainer_goes_on_from_the_state_it_left() -> None:
         losses.append(mean_error(actions, b.actions, b.mask))
     loss, _ = trainer.step()
     torch.testing.assert_close(loss, losses[0], rtol=2e-6, atol=0)
-    assert abs(losses[1] - loss) > 5e-5 * loss
+    assert abs(losses[1] - loss) > 2e-5 * loss
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,7 @@ def test_the_trainer_goes_on_from_the_state_it_left() -> None:
 def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> None:
     """An update of 1,280 steps holds one and a half episodes of 853."""
     config = RunConfig(agent=agent, data=DataConfig(context="auto"))
-    episodes = make_episodes((length, length - 10, length + 10))
-    assert settle_context(config, episodes).data.context == context
+    assert settle_context(config, length).data.context == context
     if context == "window":
         with pytest.raises(ValueError, match="context: tbptt requires a recurrent agent"):
             replace(config, data=DataConfig(context="tbptt", tbptt_windows=0.0))

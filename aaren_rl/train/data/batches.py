@@ -73,7 +73,8 @@ class StepData:
 
     Returns-to-go are divided by `return_scale`. Actions are scaled from their bounds, (A,) or one number for all, to
     [-1, 1]. `n_actions` discrete actions, from `action_start` on, become one-hot vectors. On a CPU it shares the memory
-    of the dataset. Raises DataError if a scaled return-to-go is too large.
+    of the dataset. Samplers draw episodes in proportion to `weights` (E,), and the normalization follows them; episodes
+    of weight 0 are left out. None: all the same. Raises DataError if a scaled return-to-go is too large.
     """
 
     def __init__(
@@ -86,10 +87,14 @@ class StepData:
         action_high: float | Sequence[float] = 1.0,
         n_actions: int | None = None,
         action_start: int = 0,
-        chosen: npt.NDArray[np.int64] | None = None,
+        weights: npt.NDArray[np.float64] | None = None,
     ) -> None:
+        weights = np.ones(len(episodes)) if weights is None else weights
+        chosen = None if weights.all() else np.flatnonzero(weights)
+        weights = weights[weights > 0]
         rows = None if chosen is None else episodes.rows(chosen)
-        self.statistics = episodes.statistics(rows)
+        lengths = episodes.lengths if chosen is None else episodes.lengths[chosen]
+        self.statistics = episodes.statistics(rows, np.repeat(weights, lengths))
         self.device = torch.device(device)
         self._rows = None if rows is None else torch.from_numpy(rows).to(device)
         self._origin = self.statistics.mean if episodes.is_exact else None
@@ -116,10 +121,16 @@ class StepData:
         self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
         offsets = torch.from_numpy(episodes.offsets).to(device)
         self.first, self.lengths = offsets[:-1], offsets[1:] - offsets[:-1]
+        self.weights = torch.from_numpy(weights).to(device)
         self.end = torch.repeat_interleave(offsets[1:], self.lengths)  # by episode of each step, (N,)
 
     def __len__(self) -> int:
         return len(self.timesteps)
+
+    @property
+    def drawn_length(self) -> float:
+        """Mean length of the episodes drawn, in steps."""
+        return float((self.weights * self.lengths).sum() / self.weights.sum())
 
     @property
     def on_disk(self) -> bool:

@@ -10,11 +10,13 @@ from ...base.errors import DataError
 from ...base.ranges import RETURN_SCALE
 from ...base.system import require_memory
 from ...envs import Episodes, Reference, Task, load_task
-from ...envs.data.episodes import best_of, held_out
+from ...envs.data.episodes import held_out
 from ...envs.data.observations import Statistics
 from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
+from ...policies.names import draws_words, return_words
 from ..config import RunConfig
 from .batches import StepData
+from .draws import draw_weights, effective
 from .sampling import settle_context
 
 NAMED = 12  # most columns of a note
@@ -31,6 +33,7 @@ class TrainingData:
     returns: dict[str, float]  # as in the policy card; of all episodes
     sha256: str  # of all episodes
     longest: int  # length of the longest of all episodes
+    drawn: str  # what is drawn of which episodes, in words
 
     @property
     def identity(self) -> list[float]:
@@ -57,17 +60,23 @@ def load_data(
         scale = choose_return_scale(episodes)
         config = replace(config, data=replace(config.data, return_scale=scale))
         print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
-    share, seed, fraction = data.held_out, config.seed, data.best_fraction
+    returns, lengths, asked = episodes.returns, episodes.lengths, (data.draws, data.draw_share)
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
-    config = settle_context(config, episodes.outline(best_of(episodes.returns, fraction)))
-    apart, chosen = keep_out(episodes, share, seed), None
-    if apart is not None or fraction < 1:  # in rising order, the best of those that are not held out
-        others = np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), share, seed))
-        chosen = others[best_of(episodes.returns[others], fraction)]
+    config = settle_context(config, float(np.average(lengths, weights=draw_weights(returns, lengths, *asked))))
+    apart = keep_out(episodes, data.held_out, config.seed)
+    others = np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), data.held_out, config.seed))
+    weights = np.zeros(len(episodes))
+    weights[others] = draw_weights(returns[others], lengths[others], *asked)
     actions = {name: getattr(task, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
-    steps = StepData(episodes, scale, device, **actions, chosen=chosen)
-    longest = int(episodes.lengths.max())
-    return TrainingData(config, task, steps, apart, data_returns(episodes), episodes.sha256(), longest)
+    steps = StepData(episodes, scale, device, **actions, weights=weights)
+    told, kept = data_returns(episodes), weights[others]
+    if episodes.source in ("file", "minari"):  # the task's own target is for other data
+        task = replace(task, target_returns=(float(f"{told['best_tenth']:.4g}"),))
+    drawn = f"{len(others)} episodes, {lengths[others].sum():,} steps, {draws_words(data.draws, data.draw_share)}: " + (
+        f"{effective(kept):.0f} effective, mean return {return_words(np.average(returns[others], weights=kept))} "
+        f"of {return_words(returns[others].mean())}"
+    )
+    return TrainingData(config, task, steps, apart, told, episodes.sha256(), int(lengths.max()), drawn)
 
 
 def choose_return_scale(episodes: Episodes) -> float:

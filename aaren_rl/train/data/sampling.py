@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ...agents.model.trunk import TrunkState
 from ...agents.scan.rows import each, tensors
-from ...envs import Episodes
 from ...policies.names import AUTO
 from ..config import DataConfig, RunConfig
 from .batches import Batch, StepData
@@ -25,24 +24,31 @@ ROW_MULTIPLE = 128  # steps; see EpisodeSampler
 ENOUGH_EPISODES = 2
 
 
-def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
-    """`config` with "auto" replaced by the context that suits these episodes.
+def settle_context(config: RunConfig, mean_length: float) -> RunConfig:
+    """`config` with "auto" replaced by the context that suits drawn episodes of `mean_length` steps.
 
     Whole episodes, or truncated BPTT if a gradient step would hold only one. Windows for an agent whose state grows.
     """
     if config.data.context != AUTO:
         return config
-    held = round(config.data.steps_per_update * len(episodes) / episodes.n_steps)
+    held = round(config.data.steps_per_update / mean_length)
     of_constant = "episode" if held >= ENOUGH_EPISODES else "tbptt"
     return replace(config, data=replace(config.data, context=of_constant if config.constant_state else "window"))
 
 
 class Sampler(ABC):
-    """Samples in two parts: the shape, on the CPU, and the steps, without synchronizing with the device."""
+    """Samples in two parts: the shape, on the CPU, and the steps, without synchronizing with the device.
 
-    def __init__(self, data: StepData, size: int = 0) -> None:
+    Episodes are drawn in proportion to their weights, and steps in proportion to those of their episodes.
+    """
+
+    def __init__(self, data: StepData, size: int = 0, draws_on: torch.device | None = None) -> None:
         self.data, self.size = data, size  # rows of a batch, or steps of its row
-        self.draws_on = data.device  # device of the generator
+        self.draws_on = draws_on or data.device  # device of the generator
+        self._first, self._lengths, weights = (
+            part.to(self.draws_on) for part in (data.first, data.lengths, data.weights)
+        )
+        self._until_episode, self._until_step = weights.cumsum(0), (weights * self._lengths).cumsum(0)
 
     def prepare(self, generator: torch.Generator) -> int:
         """Everything that determines the shape of the next batch, and its size for `draw`."""
@@ -56,17 +62,26 @@ class Sampler(ABC):
         """Sample the next batch."""
         return self.draw(self.prepare(generator), generator)
 
-    def _steps(self, generator: torch.Generator, *shape: int) -> Tensor:
-        """Random steps."""
-        return torch.randint(len(self.data), shape, generator=generator, device=self.draws_on)
-
     def _episodes(self, generator: torch.Generator, *shape: int) -> Tensor:
         """Random episodes."""
-        return torch.randint(len(self.data.first), shape, generator=generator, device=self.draws_on)
+        return self._places(self._until_episode, generator, shape)[0]
+
+    def _steps(self, generator: torch.Generator, *shape: int) -> Tensor:
+        """Random steps."""
+        episode, part = self._places(self._until_step, generator, shape)
+        lengths = self._lengths[episode]
+        return self._first[episode] + (part * lengths).long().minimum(lengths - 1)
+
+    def _places(self, ends: Tensor, generator: torch.Generator, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The intervals, with these `ends` (E,), of uniform numbers, and at which part of each they are, in [0, 1]."""
+        at = torch.rand(shape, dtype=torch.float64, generator=generator, device=self.draws_on) * ends[-1]
+        found = torch.searchsorted(ends, at, right=True).clamp(max=len(ends) - 1)
+        begins = torch.where(found > 0, ends[found - 1], 0.0)
+        return found, (at - begins) / (ends[found] - begins)
 
 
 class WindowSampler(Sampler):
-    """Rows of `length` steps, about `steps` in all; every step is equally likely to be first in a row.
+    """Rows of `length` steps, about `steps` in all, each from a random step on.
 
     Rows are padded on the right. For the rollouts "window" and "staggered": the model never sees an older context.
     """
@@ -83,18 +98,17 @@ class WindowSampler(Sampler):
 
 
 class EpisodeSampler(Sampler):
-    """A fixed number of whole episodes, `steps` steps on average, in one row. Every episode is equally likely.
+    """A fixed number of whole episodes, `steps` steps on average, in one row.
 
     For the rollout "recurrent". The row is filled up to a multiple of 128 steps, since preparing kernels for every new
-    shape doubled the time of a gradient step: with windows of 20 steps at random places, so that no step is seen more
-    often than others. Episodes are chosen on the CPU: their lengths determine the shape.
+    shape doubled the time of a gradient step: with windows of 20 steps at random places. Episodes are chosen on the
+    CPU: their lengths determine the shape.
     """
 
     def __init__(self, data: StepData, steps: int) -> None:
-        super().__init__(data)
-        self.draws_on = torch.device("cpu")
-        self._count = max(1, round(steps * len(data.first) / len(data)))
-        self._every, self._end = torch.stack([data.first, data.lengths]).cpu(), data.end.cpu()
+        super().__init__(data, draws_on=torch.device("cpu"))
+        self._count = max(1, round(steps / data.drawn_length))
+        self._every, self._end = torch.stack([self._first, self._lengths]), data.end.cpu()
         # First steps and lengths of what was chosen, (2, 1, S): episodes, then windows, enough were they of one step.
         self._held = data.first.new_zeros(2, 1, self._count + ROW_MULTIPLE)
 
