@@ -195,7 +195,7 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
             assert request.config == cell.config and run_folder(cell.config, request.out) == cell.run
     # A sweep that is stopped early has every dataset and agent.
     assert [cell.run.name for cell in cells[: 12 * 5]] == ["seed0"] * 60
-    assert all((cell.config.data.best_fraction == 0.1) == (cell.config.agent == "bc-top10") for cell in cells)
+    assert all((cell.config.data.draws == "best") == (cell.config.agent == "bc-top10") for cell in cells)
     assert {cell.config.data.source for cell in cells} == {"local"}
 
 
