@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
 from aaren_rl.agents.mixers import GRU, MinGRU, MixerConfig
-from aaren_rl.agents.model.trunk import BLOCKS
+from aaren_rl.agents.model.trunk import BLOCKS, Dropout
 
 WIDTH, HEADS = 16, 4
 every_mixer = pytest.mark.parametrize("name", MIXERS)
@@ -203,6 +203,15 @@ def test_dropout_after_the_mixer_and_after_the_mlp(block: type[Block], silent: s
     for weight in getattr(module, silent).parameters():
         torch.nn.init.zeros_(weight)  # what is left to drop is the other's
     assert not torch.equal(module(x, None)[0], module(x, None)[0])
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_dropout_zeroes_its_share_and_keeps_the_mean(probability: float) -> None:
+    torch.manual_seed(0)
+    dropped, kept = Dropout(probability)(torch.ones(400, 1001)), round(256 * (1 - probability)) / 256
+    zeros = (dropped == 0).double().mean()
+    assert float(zeros) == pytest.approx(1 - kept, abs=4 * math.sqrt(0.25 / 400_400))
+    torch.testing.assert_close(dropped[dropped > 0], torch.full_like(dropped[dropped > 0], 1 / kept))
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "its weights alone"])
