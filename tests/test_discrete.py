@@ -25,7 +25,6 @@ from policies import save_run
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from aaren_rl import load_policy
-from aaren_rl.base.errors import ArgumentError, NonFiniteActionError
 from aaren_rl.envs import Episodes, rollout
 from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.evaluate.command import main as evaluate
@@ -37,7 +36,6 @@ from aaren_rl.export.graph import quantize
 from aaren_rl.export.policy_step import as_policy, describe, policy_graph
 from aaren_rl.hub.model_card import model_card
 from aaren_rl.import_weights.command import main as import_weights
-from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.command import main as train
@@ -268,42 +266,6 @@ def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
     assert code == 2 and "--temperature: needs discrete actions" in line
 
 
-@pytest.mark.parametrize("temperature", [0, -2.0, float("nan"), "1"])
-def test_a_temperature_that_an_exported_policy_cannot_have(temperature: Any, file: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"^temperature: "):
-        load_policy(file, temperature=temperature)
-
-
-@pytest.mark.parametrize(
-    "action",
-    [np.zeros(2), np.array([0, 2]), np.array([-1, 0]), np.zeros((2, 1), np.int64), np.zeros(3, np.int64), 1, "ab",
-     np.array([0.5, 1.0]), [], [None, None]],
-    ids=repr,
-)  # fmt: skip
-def test_a_previous_action_that_an_exported_policy_cannot_take(action: Any, file: Path) -> None:
-    onnx_policy = load_policy(file)
-    _, state = onnx_policy.act(np.zeros((2, OBSERVATION)), np.zeros(2), onnx_policy.initial_state(2))
-    with pytest.raises(ArgumentError, match=r"^previous_action: [^\n]*$"):
-        onnx_policy.act(np.zeros((2, OBSERVATION)), np.ones(2), state._replace(previous_action=action))
-
-
-@pytest.mark.parametrize("seed", [-1, 0.5, "a", [1, 2, 3], None], ids=repr)
-def test_a_seed_that_an_exported_policy_cannot_have(seed: Any, file: Path) -> None:
-    onnx_policy = load_policy(file, temperature=1.0)
-    with pytest.raises(ArgumentError, match=r"^seed: [^\n]*$"):
-        onnx_policy.initial_state(2, seed=seed)
-    with pytest.raises(ArgumentError, match=r"^seed: [^\n]*$"):
-        VectorPolicy(onnx_policy, n_envs=2, seed=seed)
-    with pytest.raises(ArgumentError, match=r"^state: seeds: [^\n]*$"):
-        onnx_policy.act(np.zeros((2, OBSERVATION)), np.zeros(2), onnx_policy.initial_state(2)._replace(seeds=seed))
-
-
-def test_logits_of_an_exported_policy_that_are_not_finite(file: Path) -> None:
-    onnx_policy = load_policy(file)
-    with pytest.raises(NonFiniteActionError, match="observation: row 0, column 2 is nan at step 0"):
-        onnx_policy.act(np.array([[0, 0, np.nan, 0]]), np.zeros(1), onnx_policy.initial_state(1))
-
-
 BAD_CARDS = {
     "no actions": {"n_actions": 0},
     "fewer than none": {"n_actions": -2},
@@ -340,13 +302,6 @@ def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path: Path
     run = save_run(tmp_path / "seed0", env_id=CARTPOLE)
     code, line = refused(capsys, evaluate, str(run))
     assert code == 4 and "choose another environment" in line
-
-
-@pytest.mark.parametrize("value", ["2", 2.0, [2], True])
-def test_a_card_whose_number_of_actions_is_none(value: Any, run: Path) -> None:
-    tree = {**dataclasses.asdict(load_policy(run).card), "n_actions": value}
-    with pytest.raises(ValueError, match=r"^n_actions: "):
-        card_from_json(tree)
 
 
 def test_a_card_that_fits_no_model_is_one_line() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import harness, peers
+from benchmarks import peers
 from benchmarks import rollout as bench_rollout
 from benchmarks import scan as bench_scan
 from benchmarks import train as bench_train
@@ -21,7 +21,6 @@ from aaren_rl.agents.fast.compiled_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.base.machine import torch_threads
-from aaren_rl.train.trainer import mean_error
 
 pytestmark = pytest.mark.slow
 
@@ -90,14 +89,6 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert sizes["decision-transformer:recurrent"] == [2 * 16 * 4 * (3 * t - 1) + rest for t in (10, 100, 150)]
     # 20 steps of an observation, an action and a return-to-go in float32, and a timestep in int64.
     assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
-
-
-def test_a_plain_mode_acts_without_the_compiled_step(tmp_path: Path) -> None:
-    names = ["decision-aaren:recurrent:plain", "decision-aaren:recurrent"]
-    plain, own = (bench_rollout.make_policy(name, 16, 1, 2) for name in names)
-    assert isinstance(own._stepper, CompiledStep) and not isinstance(plain._stepper, CompiledStep)
-    modes = measured([*ROLLOUT, "--modes", *names], tmp_path)["modes"]
-    assert [mode["name"] for mode in modes] == names
 
 
 @pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off", "no number"])
@@ -206,28 +197,6 @@ def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: py
     assert main(arguments) == 2
     *notes, error = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: {message}") and all("given twice" in note for note in notes)
-
-
-def test_works_take_turns() -> None:
-    calls: list[str] = []
-    works = {name: lambda name=name: calls.append(name) for name in "ab"}
-    times = harness.in_turns(works, repeats=3, device=harness.CPU, untimed=1)
-    assert "".join(calls) == "ab" + "aabb" + "bbaa" + "aabb" and [len(taken) for taken in times.values()] == [3, 3]
-    assert harness.ratio([2.0, 9.0, 8.0], [1.0, 3.0, 1.0]) == 3
-
-
-@pytest.mark.parametrize("name", list(PEERS))
-def test_a_peer_learns(name: str) -> None:
-    pytest.importorskip("transformers" if "transformers" in name else "torchrl", exc_type=ImportError)
-    data = bench_train.StepData(bench_train.make_episodes(3000), 1000.0)
-    own = bench_train.Trainer(bench_train.make_config({"context": "window", "steps_per_update": 160}), data, 3, 1000)
-    batch = own.sampler.sample(own.generator)
-    model, predict = PEERS[name]({"observation_dim": 11, "action_dim": 3, "width": 16, "layers": 1, "heads": 2}, 1000)
-    update = peers.make_update(model, predict, [batch], bfloat16=False, device=harness.CPU)
-    before = mean_error(predict(batch), batch.actions, batch.mask).item()
-    for _ in range(60):
-        assert update() is batch.mask
-    assert mean_error(predict(batch), batch.actions, batch.mask).item() < before
 
 
 def test_a_nan_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
