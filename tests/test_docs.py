@@ -122,7 +122,7 @@ SMALL = {
     "sweep": f"--jobs 2 -- {TRAIN}",
     "evaluate": "--episodes 1",
     "hub": "--episodes 1",
-    "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 5000 --updates-per-step 0.05",
+    "collect": "--steps 5000",
     "scripts/bench rollout": "--steps 60 --width 16 --layers 1",
     "scripts/bench learning": "--updates 7 --recipes default:decision-aaren,width=16",
     "scripts/bench memory": "--agents decision-aaren --reacher-seeds 0 --lengths 20 --updates 2",

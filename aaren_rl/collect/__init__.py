@@ -1,1 +1,1 @@
-"""The command collect: SAC or DQN in any environment, and D4RL-like data sets from what it plays."""
+"""The command collect: data of policies of Stable-Baselines3, which it trains or which the user has trained."""

@@ -55,6 +55,11 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  as `m
     return Spaces(layout, _checked_actions(env_id, env.action_space), limit)
 
 
+def is_bounded(action: gym.spaces.Box) -> bool:
+    """Whether the bounds of all actions are numbers that mean something."""
+    return bool(max(np.abs(action.low).max(), np.abs(action.high).max()) < UNBOUNDED)
+
+
 def _checked_actions(env_id: str, action: gym.Space[Any]) -> gym.spaces.Box | gym.spaces.Discrete:
     if isinstance(action, gym.spaces.Discrete):
         if not -MOST_ACTIONS < action.start <= action.start + action.n < MOST_ACTIONS:

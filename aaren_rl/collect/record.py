@@ -1,0 +1,189 @@
+"""Episodes of policies that Stable-Baselines3 trained. Importing this module imports it, which takes seconds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import stable_baselines3
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import VecNormalize
+
+from ..base.errors import DataError, UsageError, one_line
+from ..base.files import writing
+from ..cli import progress_bar
+from ..envs import make_env
+from ..envs.data.episodes import Episode, join
+from ..envs.data.hdf5.d4rl import write_hdf5
+from ..envs.data.observations import narrowed
+from ..envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
+from ..envs.tasks.environment import close_env
+from .command import ALGORITHMS, RANDOM
+
+
+class Controller:
+    """A model of Stable-Baselines3, or None for uniform random actions, in the form that `rollout` plays.
+
+    `normalize` scales what it observes. `noise` is the standard deviation of Gaussian noise on its actions, in half the
+    range of each.
+    """
+
+    batch_invariant = True  # pads no batch; what it samples depends on the batch anyway
+    observation_dtype = np.float64  # as VecNormalize gets them
+
+    def __init__(
+        self,
+        model: BaseAlgorithm | None,
+        space: gym.Space[Any],
+        seed: int,
+        normalize: VecNormalize | None = None,
+        noise: float = 0.0,
+        deterministic: bool = False,
+    ) -> None:
+        self._model, self._space, self._normalize = model, space, normalize
+        self._noise, self._deterministic, self._rng = noise, deterministic, np.random.default_rng(seed)
+
+    def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
+        """It has none."""
+
+    def select(self, state: None, rows: npt.NDArray[np.int64]) -> None:
+        """Drops the rows of episodes that have ended."""
+
+    def act(
+        self, observation: npt.NDArray[Any], reward: npt.NDArray[np.float32], state: None
+    ) -> tuple[npt.NDArray[Any], None]:
+        """Actions (B, A) in the environment's units, or integers (B,), for observations (B, O)."""
+        space = self._space
+        if self._model is None:
+            if isinstance(space, gym.spaces.Discrete):
+                return self._rng.integers(space.n, size=len(observation)), None
+            assert isinstance(space, gym.spaces.Box)
+            return self._rng.uniform(space.low, space.high, (len(observation), *space.shape)).astype(np.float32), None
+        seen = observation if self._normalize is None else self._normalize.normalize_obs(observation)
+        actions, _ = self._model.predict(seen, deterministic=self._deterministic)
+        if self._noise and isinstance(space, gym.spaces.Box):
+            drawn = self._rng.normal(0.0, self._noise, actions.shape) * (space.high - space.low) / 2
+            actions = np.clip(actions + drawn, space.low, space.high).astype(np.float32)
+        return actions, None
+
+
+def algorithm_of(file: Path) -> str:
+    """The algorithm that a model's file says it is of; nothing in the file is executed.
+
+    Raises DataError: the file is not Stable-Baselines3's, UsageError: of another algorithm.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            data = json.loads(archive.read("data"))
+        module = str(data["policy_class"]["__module__"])
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{file}: not a model that Stable-Baselines3 saved ({one_line(error, 100)})") from error
+    if module == "stable_baselines3.common.policies":  # of both on-policy algorithms
+        return "PPO" if "n_epochs" in data else "A2C"
+    name = module.split(".")[1].upper() if module.startswith("stable_baselines3.") else module
+    if name not in ALGORITHMS:
+        raise UsageError(f"{file}: is of {name}; known are {', '.join(ALGORITHMS)} (--algorithm)")
+    return name
+
+
+def load_model(file: Path, algorithm: str | None, device: torch.device) -> BaseAlgorithm:
+    """A saved model. Unpickles what is in the file. Raises DataError, and as `algorithm_of`."""
+    kind: type[BaseAlgorithm] = getattr(stable_baselines3, algorithm or algorithm_of(file))
+    try:
+        return kind.load(file, device=device)
+    except Exception as error:  # what a pickle of another version may raise
+        raise DataError(f"{file}: {kind.__name__} cannot load it ({one_line(error, 200)})") from error
+
+
+def load_normalize(file: Path) -> VecNormalize:
+    """A saved VecNormalize. Unpickles the file. Raises DataError."""
+    try:
+        loaded = pickle.loads(file.read_bytes())
+        if not isinstance(loaded, VecNormalize):
+            raise TypeError(f"a {type(loaded).__name__}")
+    except Exception as error:  # what a pickle of another version may raise
+        raise DataError(f"{file}: not a VecNormalize that Stable-Baselines3 saved ({one_line(error, 200)})") from error
+    loaded.training = False
+    return loaded
+
+
+def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], device: torch.device) -> str:
+    """Writes episodes of every policy of the command line, one after another; returns a line about them.
+
+    `kwargs` are the environment's arguments and its time limit. Raises the errors of `load_model` and `load_normalize`,
+    UsageError for a policy of other sizes, SimulationError, and DataError or ResourcesError where the file cannot be
+    written.
+    """
+    env_id, seed, file = arguments.env_id, arguments.seed, arguments.out
+    env = make_env(env_id, **kwargs)
+    close_env(env)
+    normalize = None if arguments.vec_normalize is None else load_normalize(arguments.vec_normalize)
+    models = [None if p == RANDOM else load_model(Path(p), arguments.algorithm, device) for p in arguments.policy]
+    for path, model in zip(arguments.policy, models, strict=True):
+        _check_fits(path, model, env)
+    set_random_seed(seed)
+    episodes = list[Episode]()
+    for i, model in enumerate(models):
+        how = normalize, arguments.noise, arguments.deterministic
+        controller = Controller(model, env.action_space, seed + i, *how)
+        # Every policy from other first states; a seed below 2^32 as Stable-Baselines3 wants it too.
+        episodes += record(controller, env_id, kwargs, arguments.steps, seed + i * 1_000_000)
+    made = join(episodes, dataset=file.stem, env_id=env_id)
+    made = replace(made, observations=narrowed(made.observations))
+    own = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
+    attributes: dict[str, str | int | float] = {
+        "env_id": env_id,
+        "origin": f"collected with aaren-rl {version('aaren-rl')}; not the D4RL file",
+        "policy": ", then ".join(_described(*pair) for pair in zip(arguments.policy, models, strict=True)),
+        "sampled": "deterministic" if arguments.deterministic else "stochastic",
+        "noise": arguments.noise,
+        "max_episode_steps": kwargs["max_episode_steps"],
+        "seed": seed,
+        **({"env_kwargs": json.dumps(own)} if own else {}),
+        **{name.replace("-", "_"): version(name) for name in ("gymnasium", "mujoco", "stable-baselines3")},
+    }
+    with writing(file, "give another --out"):
+        write_hdf5(file, made, attributes)
+    return f"{file}: {len(made)} episodes, {made.n_steps:,} steps, mean return {made.returns.mean():.6g}"
+
+
+def _described(path: str, model: BaseAlgorithm | None) -> str:
+    return "uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}"
+
+
+def _check_fits(path: str, model: BaseAlgorithm | None, env: gym.Env[Any, Any]) -> None:
+    for what in ("observation", "action") if model is not None else ():
+        theirs, ours = getattr(model, f"{what}_space"), getattr(env, f"{what}_space")
+        if (theirs.shape, type(theirs)) != (ours.shape, type(ours)):
+            raise UsageError(f"--policy {path}: its {what}s are {one_line(theirs, 80)}, the environment's {ours}")
+
+
+def record(policy: SequencePolicy[Any], env_id: str, kwargs: Mapping[str, Any], steps: int, seed: int) -> list[Episode]:
+    """Episodes from `seed` on until they have so many steps, the last whole. SimulationError: the environment fails."""
+    found, total = list[Episode](), 0
+    with progress_bar(total=steps, desc=env_id, unit="step", unit_scale=True) as bar:
+        while total < steps:
+            mean = total / len(found) if found else kwargs["max_episode_steps"]
+            recorder, count = Recorder(), min(AT_ONCE, math.ceil((steps - total) / mean))
+            asked = {"episodes": count, "target_return": 0.0, "seed": seed + len(found), "workers": 0}
+            rollout(policy, env_id, env_kwargs=kwargs, recorder=recorder, **asked)
+            for episode in recorder.episodes("", env_id)[0]:
+                if total >= steps:
+                    break
+                found.append(episode)
+                total += len(episode)
+            bar.update(min(total, steps) - bar.n)
+    return found
