@@ -90,10 +90,10 @@ def test_several_policies_act_in_turn_with_noise(folder: Path, capsys: pytest.Ca
     assert "mean return" in capsys.readouterr().out
     assert collect([*asked, "--out", "noisy.hdf5", "--deterministic", "--noise", "0.2"]) == 0
     plain, noisy = is_echo(folder / "plain.hdf5"), is_echo(folder / "noisy.hdf5")
-    assert plain.n_steps == 300 <= noisy.n_steps
-    # Actions of an untrained policy are all but constant; noise of 0.2 is 0.6 of these units. Random ones come first.
-    spread = [np.diff(data.actions[-200:, 0]).std() / np.sqrt(2) for data in (plain, noisy)]
-    assert spread[0] < 0.1 and spread[1] == pytest.approx(0.6, abs=0.15)
+    assert 300 <= plain.n_steps < 360 and 300 <= noisy.n_steps < 360
+    # Noise of 0.2 is 0.6 of these units, on what the same policy does first in an episode. Random ones come first.
+    firsts = [data.actions[data.offsets[-6:-1], 0] for data in (plain, noisy)]
+    assert firsts[0].std() < 0.1 and 0.2 < firsts[1].std() < 1.2
     random = plain.actions[:100, 0]
     assert random.min() < -1.5 and random.max() > 3
     assert collect([*asked, "--out", "plain.hdf5"]) == 2
@@ -149,6 +149,7 @@ def test_what_is_no_model(folder: Path) -> None:
 
 
 @pytest.mark.faults(24)
+@pytest.mark.filterwarnings("ignore:.*NaN:UserWarning")  # Gymnasium's
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
