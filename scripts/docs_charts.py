@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from aaren_rl.compare.report.figures import INK, SOFT, paint
+from aaren_rl.compare.figures import INK, SOFT, paint
 from aaren_rl.policies.names import label, style
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from aaren_rl.compare.cells import Cell, check_comparable, read_results
+from aaren_rl.base.errors import UsageError
+from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.policies.names import AGENTS, Agent, find_agent
 from aaren_rl.sweep.grid import Grid
 
@@ -18,6 +19,11 @@ MINGRU, ONE_TOKEN = "decision-mingru", "decision-transformer-1token"
 NO_GATE = f"{OURS}-no-gate"
 # As tables have them: of two that are compared, the first is the one that ought to be better.
 ORDER = (OURS, NO_GATE, MINGRU, ONE_TOKEN, THEIRS, CLONED, "bc")
+
+# Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is
+# trained and rolled out is its nature.
+_TASK = "dataset source source_path reference updates env_id episodes seed target_return weights".split()
+_AGENT = ("context", "context_length", "rollout", "rollout_context", "attention")
 
 Made = dict[str, dict[str, str]]  # run -> how it was made
 
@@ -71,3 +77,36 @@ def _renamed(cell: Cell, folder: str) -> Cell:
 def of(cells: Sequence[Cell], *agents: str) -> list[Cell]:
     """The runs of some agents."""
     return [cell for cell in cells if cell.agent in agents]
+
+
+def check_comparable(cells: Sequence[Cell]) -> None:
+    """Raises UsageError, which names the runs and what differs, where runs differ in more than they may.
+
+    There are none, one is there twice, or two of a task differ in data, updates or evaluation, or two of one agent in
+    how it is trained or rolled out.
+    """
+    if not cells:
+        raise UsageError("nothing to compare: no runs")
+    first: dict[tuple[object, ...], Cell] = {}  # of a task, of an agent on it, of a seed of that
+    for cell in cells:
+        twin = first.setdefault((cell.env, cell.agent, cell.seed), cell)
+        if twin is not cell:
+            raise UsageError(
+                f"{twin.run} and {cell.run} are both {cell.agent} on {cell.env} with training seed {cell.seed}: "
+                "a seed counts once"
+            )
+        _compare(first.setdefault((cell.env,), cell), cell, _TASK)
+        _compare(first.setdefault((cell.env, cell.agent), cell), cell, _AGENT)
+
+
+def _compare(first: Cell, second: Cell, fields: Sequence[str]) -> None:
+    differences = []
+    for name in fields:
+        ours, theirs = getattr(first.last, name), getattr(second.last, name)
+        if ours != theirs:
+            differences.append(f"{'evaluation seed' if name == 'seed' else name} {ours!r} and {theirs!r}")
+    if differences:
+        raise UsageError(
+            f"{first.run} ({first.agent}, seed {first.seed}) and {second.run} ({second.agent}, seed {second.seed}) "
+            f"cannot be compared on {first.env}: {'; '.join(differences)}"
+        )

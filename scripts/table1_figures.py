@@ -12,20 +12,18 @@ from matplotlib.lines import Line2D
 from table1_cells import CLONED, OURS, THEIRS, of
 
 from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.figures import DATA, INK, SOFT, paint
 from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.report.figures import DATA, INK, SOFT, paint
 from aaren_rl.compare.statistics import (
-    ENDS,
     MIN_SEEDS,
-    Estimate,
     Floats,
     aggregate,
     differences,
     group,
-    resampled,
     shared_scores,
     summarize,
 )
+from aaren_rl.evaluate.scores import Estimate
 from aaren_rl.policies.names import label, style
 
 RIVALS = (THEIRS, CLONED)
@@ -123,7 +121,9 @@ def profiles(cells: Sequence[Cell], thresholds: Floats) -> dict[str, tuple[Float
     for agent, scores in by_agent.items() if envs else ():
         low = high = shares = _shares(thresholds, scores)
         if min(map(len, scores)) >= MIN_SEEDS:
-            low, high = np.quantile(_shares(thresholds, resampled(scores, PROFILE_RESAMPLES)), ENDS, axis=0)
+            rng = np.random.default_rng(0)
+            drawn = [rng.choice(of_task, (PROFILE_RESAMPLES, len(of_task))) for of_task in scores]
+            low, high = np.quantile(_shares(thresholds, drawn), (0.025, 0.975), axis=0)
         found[agent] = shares, low, high
     return found
 

@@ -24,9 +24,10 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.base.files import write_text
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
-from aaren_rl.compare.report.tables import interval, listed, memory, number
-from aaren_rl.compare.statistics import Estimate, Pair, aggregate, differences, group, improvements, summarize
-from aaren_rl.policies.names import label
+from aaren_rl.compare.statistics import Pair, aggregate, differences, group, improvements, summarize
+from aaren_rl.evaluate.scores import Estimate
+from aaren_rl.evaluate.tables import interval, memory, number
+from aaren_rl.policies.names import label, listed
 from aaren_rl.sweep.grid import Grid
 
 PART = re.compile(r"(<!-- table1: (\w+) -->\n).*?(<!-- /table1 -->)", re.DOTALL)

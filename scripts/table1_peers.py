@@ -14,8 +14,8 @@ from table1_cells import OURS, of
 from table1_figures import COLUMNS, WIDTH
 
 from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.report.figures import INK, paint
-from aaren_rl.compare.report.tables import number
+from aaren_rl.compare.figures import INK, paint
+from aaren_rl.evaluate.tables import number
 from aaren_rl.policies.names import label, style
 
 Run = dict[str, Any]  # as scripts/peers writes it

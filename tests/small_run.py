@@ -30,12 +30,12 @@ def train_before(line: list[str], left: int = 0) -> None:
     """Trains what is missing of a comparison in this process, which imports nothing again, all but the last `left`."""
     from aaren_rl.cli import split_at_dashes
     from aaren_rl.compare.command import _jobs, make_parser
-    from aaren_rl.train.command import main
+    from aaren_rl.train.run import run_training
 
     own, settings = split_at_dashes(line)
     jobs = _jobs(make_parser().parse_args(own, argparse.Namespace(settings=settings)))
     for job in jobs[: len(jobs) - left]:
-        assert job.run.exists() or main(job.arguments) == 0
+        assert job.folder.exists() or run_training(job) == 0
 
 
 def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:

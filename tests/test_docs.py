@@ -25,7 +25,7 @@ FOUND = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in FOUND if "node_modules" not in page.parts]
 BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:-m aaren_rl\.|aaren-rl )\w|scripts/bench ")  # the two forms, and the benchmarks of the pages
-NEEDS = re.compile(r"# needs (a GPU|the network)")
+NEEDS = re.compile(r"# needs (a GPU|a cluster|the network)")
 PROGRAMS = ("aaren-rl ", "python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
 
 

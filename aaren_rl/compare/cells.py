@@ -13,10 +13,6 @@ from ..base.json_dataclass import read
 from ..evaluate.scores import Score
 
 FORMAT = 4
-# Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is
-# trained and rolled out is its nature.
-_TASK = "dataset source source_path reference updates env_id episodes seed target_return weights".split()
-_AGENT = ("context", "context_length", "rollout", "rollout_context", "attention")
 
 
 @dataclass(frozen=True)
@@ -94,36 +90,3 @@ def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
         return [read(Cell, cell) for cell in tree["cells"]], tree["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file}: not a comparison's results: {one_line(error)}") from error
-
-
-def check_comparable(cells: Sequence[Cell]) -> None:
-    """Raises UsageError, which names the runs and what differs, where runs differ in more than they may.
-
-    There are none, one is there twice, or two of a task differ in data, updates or evaluation, or two of one agent in
-    how it is trained or rolled out.
-    """
-    if not cells:
-        raise UsageError("nothing to compare: no runs")
-    first: dict[tuple[object, ...], Cell] = {}  # of a task, of an agent on it, of a seed of that
-    for cell in cells:
-        twin = first.setdefault((cell.env, cell.agent, cell.seed), cell)
-        if twin is not cell:
-            raise UsageError(
-                f"{twin.run} and {cell.run} are both {cell.agent} on {cell.env} with training seed {cell.seed}: "
-                "a seed counts once"
-            )
-        _compare(first.setdefault((cell.env,), cell), cell, _TASK)
-        _compare(first.setdefault((cell.env, cell.agent), cell), cell, _AGENT)
-
-
-def _compare(first: Cell, second: Cell, fields: Sequence[str]) -> None:
-    differences = []
-    for name in fields:
-        ours, theirs = getattr(first.last, name), getattr(second.last, name)
-        if ours != theirs:
-            differences.append(f"{'evaluation seed' if name == 'seed' else name} {ours!r} and {theirs!r}")
-    if differences:
-        raise UsageError(
-            f"{first.run} ({first.agent}, seed {first.seed}) and {second.run} ({second.agent}, seed {second.seed}) "
-            f"cannot be compared on {first.env}: {'; '.join(differences)}"
-        )

@@ -4,22 +4,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import product
 from pathlib import Path
 
-from ..base.ranges import GPUS, RETURN, SEED
+from ..base.errors import UsageError
+from ..base.ranges import RETURN, SEED
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
-from ..envs import UsageError, is_own, task_name
-from ..envs.load.sources import OF_THE_TABLE, default_name
-from ..policies.names import AGENTS, find_agent
-from ..sweep.processes import CellJob, make_job
-from ..sweep.schedule import run_cells
-from ..train.settings import presets
-from .cells import check_comparable, write_results
+from ..envs import get_task, is_own, task_name
+from ..envs.load.sources import default_name
+from ..policies.names import AGENTS, find_agent, listed
+from ..sweep.pool import add_places, request_run, train_all
+from ..train.settings import Request
+from .cells import write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
-Train agents over several seeds, score them on the same episodes, and write a report: report.html, report.md,
+Train agents over several seeds, score them on the same episodes, and write a report: report.md with figures/,
 results.json and a TensorBoard folder. What is trained already is read, what is missing is trained.
 
   aaren-rl compare --env hopper-medium --agents decision-aaren decision-transformer --seeds 3
@@ -43,18 +42,11 @@ def make_parser() -> Parser:
     add("--updates", type=positive, metavar="N", help="gradient steps, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
     add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
-    add("--env-kwargs", metavar="JSON", help="arguments of that environment, as a JSON object")
-    add("--ref-min-score", type=RETURN.number, metavar="X", help="return that scores 0, with --env-id")
-    add("--ref-max-score", type=RETURN.number, metavar="X", help="return that scores 100, with --env-id")
-    add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(presets())}")
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
     add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")
-    add("--jobs", type=positive, metavar="N", help="runs at once, one thread each (one a core)")
-    ray = "train on Ray: of its own, or the cluster at ADDRESS"
-    add("--ray", nargs="?", const="local", metavar="ADDRESS", help=ray)
-    add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
+    add_places(parser)
     parser.add_shared()
     return parser
 
@@ -73,16 +65,15 @@ def compare(arguments: argparse.Namespace) -> int:
     from ..base.machine import torch_threads
     from ..evaluate.scores import above_data
     from ..policies.folder import read_card
+    from .figures import figures
     from .imitation import imitation, imitation_differences
     from .measure import Evaluation, gather, measured_on
-    from .report.figures import NARROW, OVERVIEW, figures, overview
-    from .report.write import format_comparison, write_report
+    from .report import format_comparison, write_report
     from .tensorboard import write_board
 
     import_registering(arguments.register)
     jobs = _jobs(arguments)
-    if code := run_cells(jobs, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=arguments.gpus_per_run):
-        print("stopped; the same command continues from here", file=sys.stderr)
+    if code := train_all(jobs, arguments.jobs, arguments.ray, arguments.gpus_per_run):
         return code
     returns = arguments.target_returns and tuple(arguments.target_returns)
     if returns and not any(find_agent(agent).conditioned for agent in arguments.agents):
@@ -91,9 +82,8 @@ def compare(arguments: argparse.Namespace) -> int:
     how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns)
     # Times of an action are taken on one thread, as a small robot's computer would have.
     with torch_threads(1), progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
-        cells = [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
-    check_comparable(cells)
-    cards = [card for card in (read_card(job.run) for job in jobs[::-1]) if card.return_range is not None]
+        cells = [gather(j.folder, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
+    cards = [card for card in (read_card(job.folder) for job in jobs[::-1]) if card.return_range is not None]
     for env, card in {card.env: card for card in cards}.items():
         if note := above_data([card.target_return, *(returns or ())], card):
             print(f"{env}: {note}", file=sys.stderr)
@@ -110,44 +100,34 @@ def compare(arguments: argparse.Namespace) -> int:
     errors: dict[str, Sequence[object]] = {"imitation": imitation(cells), "imitation_differences": differences}
     out: Path = arguments.out
     write_results(out / "results.json", cells, settings, errors)
-    write_report(out, cells, settings)
-    drawn = figures(cells) | {OVERVIEW: overview(cells, NARROW)}  # TensorBoard shows all in one small size
-    write_board(out, cells, drawn, (out / "report.md").read_text(encoding="utf-8"))
-    print(f"\n{format_comparison(cells)}\n\nreport: {out / 'report.html'}")
+    drawn = figures(cells)
+    write_board(out, cells, drawn, write_report(out, cells, settings, drawn))
+    print(f"\n{format_comparison(cells)}\n\nreport: {out / 'report.md'}")
     return 0
 
 
-def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
-    options = ("env_id", "env_kwargs", "ref_min_score", "ref_max_score", "updates")
-    shared = {name: value for name in options if (value := getattr(arguments, name)) is not None}
+def _jobs(arguments: argparse.Namespace) -> list[Request]:
+    env_id, updates = arguments.env_id, arguments.updates
+    shared = {name: value for name, value in (("env_id", env_id), ("updates", updates)) if value is not None}
     more = [*([] if arguments.register is None else ["--register", arguments.register]), *arguments.settings]
-    jobs = []
-    for env, source in _tasks(arguments.env, arguments.source, arguments.env_id):
-        task = {"env": task_name(env, source, arguments.env_id), "source": source, **shared}
-        for seed, agent in product(range(arguments.seeds), dict.fromkeys(arguments.agents)):
-            run_of = {**task, "agent": agent, "seed": seed}
-            jobs.append(make_job(run_of, arguments.out / "runs", more, arguments.preset))
-    return jobs
+    runs = arguments.out / "runs"
+    return [
+        request_run({"env": env, "agent": agent, "seed": seed, "source": source, **shared}, runs, more)
+        for env, source in _tasks(arguments.env, arguments.source, env_id)
+        for seed in range(arguments.seeds)
+        for agent in dict.fromkeys(arguments.agents)
+    ]
 
 
 def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | None) -> list[tuple[str, str]]:
-    own = [is_own(source, env_id, (names or [default_name(source)])[0]) for source in sources]
-    if not any(own):
-        if names is None:
-            raise UsageError("--env is missing, for example --env hopper-medium; data of your own need --env-id too")
-        if len(sources) > 1:
-            raise UsageError("--source: the tasks of --env share one; several files are for --env-id")
-        return [(name, sources[0]) for name in dict.fromkeys(names)]
-    if of_table := [source for source in sources if source in OF_THE_TABLE]:
-        if env_id is None:
-            raise UsageError(f"--source: {of_table[0]} is for the tasks of --env; compare other data on their own")
-        raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file, not {of_table[0]}")
+    """Name and source of every task: names of the table with the one source, or custom datasets with a name each."""
+    if not any(is_own(source, env_id, (names or [default_name(source)])[0]) for source in sources):
+        if names is None or len(sources) > 1:
+            raise UsageError("--env: give the tasks, with one --source; data of your own need --env-id too")
+        return [(get_task(name).name, sources[0]) for name in dict.fromkeys(names)]
     if env_id is None and (files := [source for source in sources if not source.startswith("minari:")]):
         raise UsageError(f"--source {files[0]}: agents are compared by playing; name the environment with --env-id ID")
-    names = [default_name(source) for source in sources] if names is None else list(names)
-    if not all(own) or len(names) != len(sources) or len(set(names)) < len(names):
-        raise UsageError(
-            f"--env, --source: {len(names)} names ({', '.join(names)}) for {len(sources)} sources; data of your own "
-            "need a file and a name each"
-        )
-    return list(zip(names, sources, strict=True))
+    names = [default_name(source) for source in sources] if names is None else names
+    if len(set(names)) != len(sources):
+        raise UsageError(f"--env, --source: {listed(names)} for {len(sources)} sources; give each dataset a name")
+    return [(task_name(name, source, env_id), source) for name, source in zip(names, sources, strict=True)]

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 
-from ..evaluate.scores import ActionError
+from ..evaluate.scores import ActionError, Estimate, bootstrap
 from .cells import Cell
-from .statistics import Estimate, Floats, group, interval_of, resample, rows_of
+from .statistics import Floats, group, rows_of
 
 Errors = dict[int, Floats]  # by training seed: of every episode its steps' sum and their number, (E, 2)
 
-RESAMPLES = 2_000  # fewer than of scores: a data set may have thousands of held-out episodes
 SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, other episodes the third
 
 
@@ -103,33 +103,40 @@ def _episodes(error: ActionError, less: Sequence[float] | float = 0.0) -> Floats
 
 
 def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitation:
-    rng, found = np.random.default_rng(0), list(errors.values())
-    low, high = interval_of(np.mean([_mean(resample(_episodes(error), RESAMPLES, rng)) for error in found], axis=0))
+    found = list(errors.values())
+    episodes = [_episodes(error) for error in found]
+
+    def mean(*drawn: npt.NDArray[np.int64]) -> Floats:
+        return np.asarray(np.mean([_mean(of_seed[i]) for of_seed, i in zip(episodes, drawn, strict=True)], axis=0))
+
+    low, high = bootstrap(mean, [np.arange(len(of_seed)) for of_seed in episodes])
     value = float(np.mean([error.mean for error in found]))
     floors = [error.floor for error in found if error.floor is not None]
     floor = float(np.mean(floors)) if len(floors) == len(found) else None
     above = None if floor is None else Estimate(value - floor, (low - floor, high - floor))
-    episodes = sum(len(error.sums) for error in found)
     rates = [error.accuracy for error in found if error.accuracy is not None]
     accuracy = float(np.mean(rates)) if rates else None
     estimate = Estimate(value, (low, high))
-    return Imitation(env, agent, tuple(errors), episodes, estimate, above, found[0].measure, accuracy)
+    return Imitation(env, agent, tuple(errors), sum(map(len, episodes)), estimate, above, found[0].measure, accuracy)
 
 
 def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors], measure: str) -> ImitationDifference:
-    rng = np.random.default_rng(0)
-    value = np.mean([np.mean([_mean(episodes) for episodes in task.values()]) for task in tasks])
-    drawn = interval_of(np.mean([_over_seeds(list(task.values()), rng) for task in tasks], axis=0))
-    seeds, count = sorted(set().union(*tasks)), sum(len(episodes) for task in tasks for episodes in task.values())
-    return ImitationDifference(env, first, second, tuple(seeds), count, Estimate(float(value), drawn), measure)
+    of_tasks = [list(task.values()) for task in tasks]
+    value = np.mean([np.mean([_mean(episodes) for episodes in seeds]) for seeds in of_tasks])
+    # Of every task as many seeds as there are, drawn with replacement, and for each of them episodes of every seed.
+    counts = [n for seeds in of_tasks for n in (len(seeds), *(len(episodes) for _ in seeds for episodes in seeds))]
 
+    def mean(*drawn: npt.NDArray[np.int64]) -> Floats:
+        rest, means = iter(drawn), []
+        for seeds in of_tasks:
+            chosen = np.moveaxis(next(rest), -1, 0)[:, None]
+            errors = np.array([[_mean(episodes[next(rest)]) for episodes in seeds] for _ in seeds])
+            means.append(np.take_along_axis(errors, chosen, axis=1).mean(axis=(0, 1)))
+        return np.asarray(np.mean(means, axis=0))
 
-def _over_seeds(seeds: Sequence[Floats], rng: np.random.Generator) -> Floats:
-    """Means over as many seeds as there are, drawn with replacement; each has episodes of its own, (resamples,)."""
-    # (drawn, seeds, resamples)
-    means = np.array([[_mean(resample(episodes, RESAMPLES, rng)) for episodes in seeds] for _ in seeds])
-    drawn = rng.integers(len(seeds), size=(len(seeds), 1, RESAMPLES))
-    return np.asarray(np.take_along_axis(means, drawn, axis=1).mean(axis=(0, 1)))
+    seeds, count = sorted(set().union(*tasks)), sum(len(episodes) for of_task in of_tasks for episodes in of_task)
+    estimate = Estimate(float(value), bootstrap(mean, [np.arange(count) for count in counts]))
+    return ImitationDifference(env, first, second, tuple(seeds), count, estimate, measure)
 
 
 def _mean(episodes: Floats) -> Floats:

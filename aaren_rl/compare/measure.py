@@ -109,7 +109,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
         updates=card.updates,
         seconds_per_update=median(1 / rate for rate in rates) if rates else None,
-        device=card.versions["device"],
+        device=card.versions.get("device", "-"),
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=replace(last, action_error=error),
         best=_best(run, plan) if how.best else None,

@@ -1,7 +1,7 @@
 """Statistics over training seeds, with intervals that claim no more than so few seeds can tell.
 
 Means, stratified bootstrap and probability of improvement are those of Agarwal et al. 2021, "Deep
-Reinforcement Learning at the Edge of the Statistical Precipice"; the tests hold them against its library, rliable.
+Reinforcement Learning at the Edge of the Statistical Precipice"; they are tested against its library, rliable.
 """
 
 import math
@@ -13,24 +13,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from ..evaluate.scores import Estimate, bootstrap
 from ..policies.names import AGENTS
 from .cells import Cell
 
 Floats = npt.NDArray[np.float64]
-Statistic = Callable[[Sequence[Floats]], Floats]
+Statistic = Callable[..., Floats]  # of strata, (..., N) each
 
-ENDS = (1 - 0.95) / 2, (1 + 0.95) / 2  # quantiles
 RESAMPLES = 10_000
 # Resampled, two scores have only three means, and one has a single one: an interval would show nothing but the scores.
 MIN_SEEDS = 3
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its 95% bootstrap interval (low, high); None where a task has fewer than `MIN_SEEDS` seeds."""
-
-    value: float
-    interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -130,17 +122,6 @@ def improvements(cells: Sequence[Cell]) -> list[Pair]:
     return _pairs(cells, _superiority)
 
 
-def resample(values: Floats, count: int, rng: np.random.Generator) -> Floats:
-    """As many values as there are, drawn with replacement, `count` times: (count, N)."""
-    return values[rng.integers(len(values), size=(count, len(values)))]
-
-
-def interval_of(resamples: Floats) -> tuple[float, float]:
-    """The ends of the middle 95%, (N,) to two numbers."""
-    low, high = np.quantile(resamples, ENDS)
-    return float(low), float(high)
-
-
 def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
     """The tasks that all agents have normalized scores of, and every agent's scores, task by task."""
     groups, agents = group(cells), agents_of(cells)
@@ -188,38 +169,30 @@ def _normalized(runs: list[Cell]) -> bool:
     return all(cell.last.normalized_score_mean is not None for cell in runs)
 
 
-def resampled(strata: Sequence[Floats], count: int) -> list[Floats]:
-    """Every stratum drawn with replacement on its own, `count` times; the same draws every time."""
-    rng = np.random.default_rng(0)
-    return [resample(stratum, count, rng) for stratum in strata]
-
-
-def _estimate(statistic: Statistic, strata: list[Floats]) -> Estimate:
-    # Of rliable's methods the one that is defined for scores that are all alike, too: percentiles.
+def _estimate(statistic: Statistic, strata: Sequence[Floats]) -> Estimate:
     several = min(map(len, strata)) >= MIN_SEEDS
-    drawn = interval_of(statistic(resampled(strata, RESAMPLES))) if several else None
-    return Estimate(float(statistic(strata)), drawn)
+    return Estimate(float(statistic(*strata)), bootstrap(statistic, strata, RESAMPLES) if several else None)
 
 
-# Of strata (..., N) each; those of pairs are of the first agent, of the second, of the first on the next task, ...
+# Those of pairs are of the first agent, of the second, of the first on the next task, ...
 
 
-def _mean_of_means(strata: Sequence[Floats]) -> Floats:
+def _mean_of_means(*strata: Floats) -> Floats:
     return np.asarray(np.mean([stratum.mean(axis=-1) for stratum in strata], axis=0))
 
 
-def _mean_difference(strata: Sequence[Floats]) -> Floats:
-    return _mean_of_means(strata[::2]) - _mean_of_means(strata[1::2])
+def _mean_difference(*strata: Floats) -> Floats:
+    return _mean_of_means(*strata[::2]) - _mean_of_means(*strata[1::2])
 
 
-def _interquartile_mean(strata: Sequence[Floats]) -> Floats:
+def _interquartile_mean(*strata: Floats) -> Floats:
     # Tasks have equal weight also where one has more runs: 1 and 3 runs count as 3 and 3.
     count = math.lcm(*(stratum.shape[-1] for stratum in strata))
     even = [np.repeat(stratum, count // stratum.shape[-1], axis=-1) for stratum in strata]
     return np.asarray(stats.trim_mean(np.concatenate(even, axis=-1), 0.25, axis=-1))
 
 
-def _superiority(strata: Sequence[Floats]) -> Floats:
+def _superiority(*strata: Floats) -> Floats:
     """Mann and Whitney's U over the number of pairs, averaged over tasks."""
     pairs = zip(strata[::2], strata[1::2], strict=True)
     signs = [np.sign(first[..., :, None] - second[..., None, :]).mean(axis=(-2, -1)) for first, second in pairs]

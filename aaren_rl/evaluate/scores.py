@@ -1,10 +1,12 @@
 """Scores, with everything needed to reproduce them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..envs import Reference, normalized_score
 from ..policies.card import Origin, PolicyCard
@@ -182,12 +184,39 @@ class Unplayed:
         return {"eval/episodes": 0.0, **({} if self.action_error is None else self.action_error.scalars())}
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95% bootstrap interval (low, high); None where there are too few numbers for one."""
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+def bootstrap(
+    statistic: Callable[..., Any], samples: Sequence[npt.NDArray[Any]], resamples: int = 2000
+) -> tuple[float, float]:
+    """A 95% interval of a statistic by the percentile bootstrap. Each sample, (N,), is resampled on its own.
+
+    `statistic` takes the samples, (..., N) each, and returns (...). The same samples give the same interval.
+    """
+    from scipy import stats  # a second
+
+    # A sample of one, which is always drawn, would be refused.
+    several = [sample if len(sample) > 1 else np.repeat(sample, 2) for sample in samples]
+    # At most 8 MB of each sample at once.
+    batch = max(1, 2**20 // max(map(len, several)))
+    how: dict[str, Any] = {"method": "percentile", "vectorized": True, "batch": batch, "n_resamples": resamples}
+
+    def of_samples(*drawn: npt.NDArray[Any], axis: int) -> Any:  # noqa: ANN401  SciPy's
+        return statistic(*(part[..., : len(sample)] for part, sample in zip(drawn, samples, strict=True)))
+
+    found = stats.bootstrap(several, of_samples, rng=np.random.default_rng(0), **how).confidence_interval
+    return float(found.low), float(found.high)
+
+
 def _interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    # Same resampling for the same number of episodes.
-    chosen = np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))
-    means = np.asarray(sums)[chosen].sum(1) / np.asarray(counts)[chosen].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    total, steps = np.asarray(sums), np.asarray(counts)
+    return bootstrap(lambda drawn: total[drawn].sum(-1) / steps[drawn].sum(-1), [np.arange(len(total))])
 
 
 def above_data(target_returns: Iterable[float | str], card: PolicyCard) -> str | None:

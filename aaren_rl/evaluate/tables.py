@@ -1,15 +1,15 @@
-"""Scores as tables: of one policy, of several, and as a CSV file."""
+"""Tables and numbers as text: the scores of one policy and of several, and what reports are made of."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..base.files import write_text
 from ..cli import aligned
 from ..envs.tasks.table import is_d4rl_scale
 from ..policies.names import SOURCES, draws_words, return_words, target_words, weights_words
-from .scores import Score, score_words
+from .scores import Estimate, Score, score_words
 
 
 def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
@@ -65,3 +65,34 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
             row = name, score.env_id, target, score.seed + i, repr(value), length
             table.writerow((*row, "" if normalized is None else repr(normalized)))
     write_text(file, text.getvalue())
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], escape: Callable[[str], str] = str) -> str:
+    """A table in Markdown whose columns are aligned, as a terminal shows it; `escape` is applied to every cell."""
+    cells = [[escape(cell) for cell in row] for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    padded = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in cells)
+    return "\n".join(f"| {' | '.join(row)} |" for row in padded)
+
+
+def number(value: float | None, digits: int | None = 1) -> str:
+    """A number with thousands set apart, or a return where `digits` is None; "-" for no number."""
+    if value is None:
+        return "-"
+    if digits is None and abs(value) < 1000:
+        return return_words(value)
+    return f"{value:,.{1 if digits is None else digits}f}"
+
+
+def interval(estimate: Estimate | None, digits: int | None = 1) -> str:
+    """Value [low, high]; the value alone where there is no interval."""
+    value = number(None if estimate is None else estimate.value, digits)
+    if estimate is None or estimate.interval is None:
+        return value
+    return f"{value} [{', '.join(number(end, digits) for end in estimate.interval)}]"
+
+
+def memory(count: float) -> str:
+    """Bytes, in kB (1,000) from there on."""
+    return f"{count:,.0f} bytes" if count < 1000 else f"{count / 1000:,.1f} kB"

@@ -1,7 +1,7 @@
 """Agents and sources of data, in words."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,3 +158,8 @@ def weights_words(weights: str) -> str:
 def label(agent: str) -> str:
     """An agent's name as prose has it."""
     return find_agent(agent).label
+
+
+def listed(items: Iterable[object]) -> str:
+    """Items between commas."""
+    return ", ".join(map(str, items))

@@ -6,7 +6,7 @@ agents: [decision-transformer, decision-aaren]
 seeds: [0, 1, 2]
 agent_seeds: {bc: [0, 1]}       # optional: other seeds for one of the agents
 settings: {updates: 20000}      # optional: further settings of aaren_rl.train
-data:                           # optional: the same for one of the envs alone; so data of one's own get a name
+data:                           # optional: the same for one of the envs alone; so custom datasets get a name
   mine: {env_id: MyEnv-v0, source: mine.hdf5, ref_min_score: 0.0, ref_max_score: 500.0}
 """
 
@@ -22,10 +22,8 @@ import yaml
 from ..base.errors import UsageError, one_line
 from ..base.files import read_small
 from ..base.json_dataclass import read
-from ..policies.names import AGENTS
-from ..train.config import SETTINGS
-from ..train.settings import presets
-from .processes import CellJob, make_job
+from ..train.settings import Request
+from .pool import request_run
 
 PACKAGED = ("paper", "local")  # the grids that ship with the package
 
@@ -43,41 +41,33 @@ class Grid:
     data: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same, for the runs of one of `envs`
 
     def __post_init__(self) -> None:
-        known = sorted(set(SETTINGS) - {"env"})  # which names the folder
-        for what, given, allowed in (
-            ("preset", [self.preset], list(presets())),
-            ("agents", self.agents, list(AGENTS)),
-            ("agent_seeds", self.agent_seeds, self.agents),
-            ("settings", self.settings, known),
-            ("data", self.data, self.envs),
-            *((f"data: {env}", given, known) for env, given in self.data.items()),
-        ):
-            if unknown := [value for value in given if value not in allowed]:
-                raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
-        seeds = {"seeds": self.seeds} | {f"agent_seeds: {agent}": own for agent, own in self.agent_seeds.items()}
-        for name, values in {"envs": self.envs, "agents": self.agents, **seeds}.items():
-            if not values:
-                raise ValueError(f"{name}: must not be empty")
-            if name in seeds and min(seeds[name]) < 0:
-                raise ValueError(f"{name}: must be integers from 0")
+        """Raises ValueError for what no run would miss; the settings of a run are checked with the run."""
+        for what, given, known in (("agent_seeds", self.agent_seeds, self.agents), ("data", self.data, self.envs)):
+            if unknown := [name for name in given if name not in known]:
+                raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(known)}")
+        if own := {"env", "agent", "seed"} & set(chain(self.settings, *self.data.values())):
+            raise ValueError(f"settings, data: {', '.join(sorted(own))}: the lists of the grid have it")
+        if not all((self.envs, self.agents, self.seeds, *self.agent_seeds.values())):
+            raise ValueError("envs, agents, seeds and those of agent_seeds must not be empty")
 
-    def cells(self, out: Path, more: Sequence[str] = ()) -> list[CellJob]:
-        """A run a combination, in folders under `out`; `more` are arguments for every run."""
+    def requests(self, out: Path, more: Sequence[str] = ()) -> list[Request]:
+        """A run for each combination, in folders under `out`; `more` are arguments for every run."""
         # Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
         seeds = dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
-        return [
-            make_job({"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}, out, more, self.preset)
+        combinations = [
+            {"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}
             for s in seeds
             for e in dict.fromkeys(self.envs)
             for a in dict.fromkeys(self.agents)
             if s in self.agent_seeds.get(a, self.seeds)
         ]
+        return [request_run(given, out, more, self.preset) for given in combinations]
 
 
 def read_grid(name: str) -> Grid:
     """The grid of a YAML file, or the packaged one of a name in PACKAGED.
 
-    Raises UsageError where it is not readable, or no grid; the message names what does not fit.
+    Raises UsageError if it is not readable, or not a grid; the message names what does not fit.
     """
     try:
         if name in PACKAGED:
@@ -85,8 +75,6 @@ def read_grid(name: str) -> Grid:
         else:
             text = read_small(Path(name))
         return read(Grid, yaml.safe_load(text))
-    except (OSError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"{name}: {one_line(error)}") from error
-    except ValueError as error:
+    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
         what = "a grid has preset, envs, agents, seeds and, where wanted, agent_seeds, settings and data"
         raise UsageError(f"{name}: {one_line(error, 2000)}; {what}") from error

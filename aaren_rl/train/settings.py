@@ -212,3 +212,8 @@ class Request:
     def config(self) -> RunConfig:
         """The complete configuration. Raises the errors of `given` and of `make_config`."""
         return make_config(self.given, self.preset)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the run. Raises the errors of `config`."""
+        return run_folder(self.config, self.out)

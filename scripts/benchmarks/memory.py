@@ -25,8 +25,8 @@ from aaren_rl.base.errors import AarenRLError
 from aaren_rl.base.files import write_json
 from aaren_rl.base.ranges import COUNT_FROM_0, Range
 from aaren_rl.cli import Parser, positive, progress_bar
+from aaren_rl.compare.figures import INK, SOFT, paint
 from aaren_rl.compare.measure import measured_on
-from aaren_rl.compare.report.figures import INK, SOFT, paint
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.envs import rollout as play
 from aaren_rl.envs.local import reacher
@@ -36,9 +36,9 @@ from aaren_rl.envs.tasks.memory.reacher import SHOWN, TARGET, ReacherRecall
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.names import label, style
 from aaren_rl.runs.folder import read_metrics
-from aaren_rl.sweep.processes import CellJob, make_job
-from aaren_rl.sweep.schedule import run_cells
+from aaren_rl.sweep.pool import request_run, train_all
 from aaren_rl.train.config import RunConfig
+from aaren_rl.train.settings import Request
 
 from . import rollout
 from .harness import COMPARABLE, Figures, parallel_actions, require, table
@@ -79,12 +79,14 @@ example:
   scripts/bench memory --seeds 1 --reacher-seeds 0 --agents decision-aaren decision-gru --lengths 100 1000"""
 
 
-def jobs(env: str, arguments: argparse.Namespace, seeds: int, settings: dict[str, Any]) -> list[CellJob]:
+def jobs(env: str, arguments: argparse.Namespace, seeds: int, settings: dict[str, Any]) -> list[Request]:
     """The runs of a task, ordered by seed, then agent."""
     own = {CACHE: {"context": "episode", "rollout": "recurrent", **ONCE}, "decision-transformer": ONCE}
     threads = ("--threads", str(arguments.threads))
     return [
-        make_job({"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out, threads)
+        request_run(
+            {"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out, threads
+        )
         for seed in range(seeds)
         for agent in arguments.agents
         if agent != CACHE or env == LEARNED_AT
@@ -114,9 +116,9 @@ def check(policy: Policy) -> float:
     return require("actions of a trained policy differ from the float64 reference", difference, TOLERANCE)
 
 
-def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int, float]:
+def corridors(job: Request, policy: Policy, lengths: Sequence[int]) -> dict[int, float]:
     """The success of a run by corridor length, in percent. Reads what was played here with these weights."""
-    file = job.run / "corridors.json"
+    file = job.folder / "corridors.json"
     made = {"updates": policy.card.updates, **measured_on()}
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     known: dict[str, float] = found["success"] if found.get("made") == made else {}
@@ -191,7 +193,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     more = {} if arguments.updates is None else {"updates": arguments.updates}
     mazes = jobs(LEARNED_AT, arguments, arguments.seeds, OF_TMAZE | more)
     arms = jobs("reacher-recall", arguments, arguments.reacher_seeds, ONCE | more)
-    if code := run_cells([*mazes, *arms], jobs=1):  # one at a time, to measure seconds on an otherwise idle machine
+    if code := train_all([*mazes, *arms], jobs=1):  # one at a time, to measure seconds on an otherwise idle machine
         raise AarenRLError(f"training was stopped with exit code {code}; the same command continues from there")
     modes = [f"{job.config.agent}:{job.config.evaluation.rollout}" for job in mazes if job.config.seed == 0]
     cost = argparse.Namespace(modes=modes, steps=max(*arguments.lengths, SHORT), width=128, layers=3, heads=4)
@@ -199,15 +201,15 @@ def measure(arguments: argparse.Namespace) -> Figures:
     checked, episodes = [], arguments.episodes
     with progress_bar(total=len(mazes) + len(arms), desc="playing", unit="run") as bar:
         for job in mazes:
-            policy, found = load_policy(job.run), agents[job.config.agent]
+            policy, found = load_policy(job.folder), agents[job.config.agent]
             checked.append(check(policy))
             found["parameters"] = sum(weight.numel() for weight in policy.model.parameters())
             found["success"].append(corridors(job, policy, arguments.lengths))
             if is_recurrent(job.config):
-                found["learned"].append(learned(job.run))
+                found["learned"].append(learned(job.folder))
             bar.update()
         for job in arms:
-            agents[job.config.agent]["apart"].append(binned(distances(load_policy(job.run), episodes)))
+            agents[job.config.agent]["apart"].append(binned(distances(load_policy(job.folder), episodes)))
             bar.update()
     return {
         "lengths": arguments.lengths,

@@ -41,9 +41,10 @@ def test_it_writes_everything(compared: Path) -> None:
     statistics = json.loads((compared / "results.json").read_text())["statistics"]
     assert [i["seeds"] for i in statistics["imitation"]] == [[0, 1]] * 2
     assert [d["seeds"] for d in statistics["imitation_differences"]] == [[0, 1]]
-    page = (compared / "report.html").read_text()
+    report = (compared / "report.md").read_text()
     asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --eval-seed 7 --target-returns 100 3600"
-    assert f"<pre>aaren-rl compare {asked} --source " in page and f" -- {SMALL} --eval-every 4</pre>" in page
+    assert f"    command: aaren-rl compare {asked} --source " in report and f" -- {SMALL} --eval-every 4\n" in report
+    assert sorted(file.name for file in (compared / "figures").iterdir()) == ["all_scores.svg", "hopper-medium.svg"]
     assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))
 
 
@@ -84,31 +85,28 @@ def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, 
 @pytest.mark.defect(10)
 def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
     """Two files, the second under its own name, and a preset among the settings of train."""
-    reference = ["--ref-min-score", "0", "--ref-max-score", "150"]
-    settings = f"{SMALL} --preset paper --eval-every 2"
+    settings = f"{SMALL} --preset paper --eval-every 2 --ref-min-score 0 --ref-max-score 150"
     own = f"--agents decision-aaren --seeds 1 --updates 2 --episodes 1 --jobs 1 -- {settings}"
     shutil.copy(hopper_file, tmp_path / "again.hdf5")
     sources = ["--source", str(hopper_file), str(tmp_path / "again.hdf5"), "--env", "hop", "again"]
     out = tmp_path / "comparison"
-    assert compare(["--env-id", "Hopper-v5", *sources, *reference, "--out", str(out), *own.split()]) == 0
+    line = ["--env-id", "Hopper-v5", *sources, "--out", str(out), *own.split()]
+    assert compare(line) == compare(line) == 0  # the second time, what the data settled is no other setting
     cells, made = read_results(out / "results.json")
     assert made["preset"] == "paper"
     found = [(cell.env, cell.last.source, cell.last.env_id) for cell in cells]
     assert found == [("hop", "file", "Hopper-v5"), ("again", "file", "Hopper-v5")]
     assert all(cell.last.normalized_score_mean is not None for cell in cells)
-    assert "data of your own" in (out / "report.md").read_text() and (out / "report.html").exists()
+    assert "your file" in (out / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--seeds 1", "--env is missing"),
-        ("--env hopper-medium --source a.hdf5 b.hdf5", "the tasks of --env share one"),
-        ("--env-id Pendulum-v1 --source a.hdf5 b.hdf5 --env one", r"1 names (one) for 2 sources"),
-        ("--env-id Pendulum-v1 --source x/a.hdf5 y/a.hdf5", "2 names (a, a) for 2 sources"),
-        ("--env-id Pendulum-v1 --source local", "--env-id Pendulum-v1 needs a dataset: --source PATH"),
-        ("--source minari:D4RL/pen/human-v2 local", "--source: local is for the tasks of --env; compare"),
-        ("--env hopper-medium tmaze -- --local-steps 2000", "the dataset of tmaze has a fixed size"),
+        ("--seeds 1", "--env: give the tasks"),
+        ("--env hopper-medium --source a.hdf5 b.hdf5", "--env: give the tasks, with one --source"),
+        ("--env-id Pendulum-v1 --source a.hdf5 b.hdf5 --env one", "one for 2 sources"),
+        ("--env-id Pendulum-v1 --source x/a.hdf5 y/a.hdf5", "a, a for 2 sources"),
         ("--env-id Pendulum-v1 --source a.hdf5 --env hopper-medium", "give data of another environment a name"),
     ],
 )

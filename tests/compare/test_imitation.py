@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from synthetic import make_cell
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
-from aaren_rl.compare.report.write import format_comparison, write_report
+from aaren_rl.compare.report import format_comparison
 from aaren_rl.evaluate.scores import ActionError
 
 AGENTS = ("decision-aaren", "decision-transformer")
@@ -89,19 +88,16 @@ def test_other_episodes_are_no_pairs() -> None:
     assert imitation_differences(cells[:2]) == []
 
 
-def test_the_report_says_it(tmp_path) -> None:
+def test_the_report_says_it() -> None:
     cells = two_agents()
     (difference,), own = imitation_differences(cells), imitation(cells)[0]
-    write_report(tmp_path, cells, {})
-    printed, markdown = format_comparison(cells), (tmp_path / "report.md").read_text()
+    printed = format_comparison(cells)
     for value in (own.error.value, own.above_floor.value, difference.difference.value):
-        assert f"{value:.4f} [" in printed and f"{value:.4f} [" in markdown
-    assert "Decision-Aaren minus Decision Transformer" in printed and max(map(len, printed.splitlines())) <= 120
-    assert f"| {cells[0].last.action_error.mean:.4f} | {cells[0].run}" in markdown.replace("\\", "")
+        assert f"{value:.4f} [" in printed
+    assert "Decision-Aaren minus Decision Transformer" in printed
 
 
-def test_of_discrete_actions_it_is_the_likelihood_and_named_so(tmp_path: Path) -> None:
-    """A table for every measure; what is compared is of one task, and so of one measure."""
+def test_of_discrete_actions_it_is_the_likelihood_and_named_so() -> None:
     cells = two_agents()
     for agent, more in zip(AGENTS, (0.0, 0.2), strict=True):
         error = ActionError([4.0 + more, 6.0], [10, 10], correct=[9, 7])
@@ -114,9 +110,4 @@ def test_of_discrete_actions_it_is_the_likelihood_and_named_so(tmp_path: Path) -
     assert of_task["cartpole"].measure == own.measure
     assert of_task["cartpole"].difference.value == pytest.approx(-0.01)
     text = format_comparison(cells)
-    for said in ("Action MSE on held-out episodes", "Negative log-likelihood on held-out episodes",
-                 "negative log-likelihood [95%]", "accuracy", "0.800",
-                 "Difference of the negative log-likelihood, episode by episode"):  # fmt: skip
-        assert said in text
-    write_report(tmp_path, cells, {})
-    assert "0.5000 (nll)" in (tmp_path / "report.md").read_text().replace("\\", "")
+    assert "| negative log-likelihood | 0.5000 [" in text and "accuracy 0.800" in text

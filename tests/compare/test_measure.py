@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from synthetic import make_cell
+from table1_cells import check_comparable
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
-from aaren_rl.compare.cells import check_comparable, read_results, write_results
+from aaren_rl.compare.cells import read_results, write_results
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
-from aaren_rl.compare.report import tables
 from aaren_rl.evaluate.held_out import kept_episodes
 from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.command import main as train
@@ -108,7 +108,7 @@ def test_negative_returns_and_a_speed_that_is_not_known(run: Path, tmp_path: Pat
     metrics.write_text(metrics.read_text().replace("time/updates_per_second", "time/of_nothing"))
     cell = gather(copied, dataclasses.replace(HOW, target_returns=None))
     assert [score.target_return for score in cell.sweep] == [-1400, -1200, -1000, -800, -600]
-    assert cell.seconds_per_update is None and tables.cost([cell]).rows[0]["time per gradient step"] == "-"
+    assert cell.seconds_per_update is None
 
 
 def test_the_held_out_episodes_from_inside_the_policys_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> Non
 def test_attentions_state_grows(run: Path) -> None:
     model = DecisionModel(ModelConfig(11, 3, "attention", 16, 1, 2))
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1000.0, "recurrent", 20)
-    costs = action_cost(policy, read_card(run), 1)
+    costs = action_cost(policy, read_card(run))
     assert costs[-1].state_bytes > 50 * costs[0].state_bytes and all(cost.microseconds > 0 for cost in costs)
 
 

@@ -12,7 +12,7 @@ from checkout import load_script
 from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.policies.folder import amend_card, read_card
-from aaren_rl.train.command import main as train
+from aaren_rl.train.run import run_training
 
 script = load_script("table1")
 GRID = """
@@ -38,7 +38,7 @@ def made(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An agent of the first seed, then the rest."""
     folder = tmp_path_factory.mktemp("table1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script, "run_cells", lambda cells, jobs: max(train(cell.arguments) for cell in cells))
+        patch.setattr(script, "train_all", lambda requests, jobs: max(map(run_training, requests)))
         assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0", "--agents", "bc"))) == 0
     assert [(c.agent, c.seed) for c in cells(folder)] == [("bc", 0)]
     shutil.rmtree(folder / "runs")

@@ -19,8 +19,7 @@ from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
 from aaren_rl.runs.folder import RunFolder, checkpoint_files
-from aaren_rl.sweep.processes import make_job
-from aaren_rl.sweep.schedule import _is_done
+from aaren_rl.sweep.pool import is_done, request_run
 from aaren_rl.train import evaluation
 from aaren_rl.train import trainer as trainer_module
 from aaren_rl.train.command import main as train
@@ -114,10 +113,10 @@ def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path, name:
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
     before, logged = read_card(run).updates, without_times(run)
-    job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
-    assert _is_done(job)
+    job = request_run(settings_of(read_config(run / "config.yaml")), tmp_path)
+    assert is_done(job)
     shutil.rmtree(run / name)
-    assert not _is_done(job)  # a sweep resumes it
+    assert not is_done(job)  # a sweep resumes it
     assert train([*command, "--resume"]) == 0 and read_card(run / name).updates == before
     assert without_times(run) == logged  # the last loss among it
 
@@ -152,10 +151,10 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
         patch.setattr(evaluation, "save_policy", failing)
         patch.setattr(evaluation, "is_there", lambda _: False)  # any score is the best
         assert train(command) == 7
-    job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
-    assert read_card(run).updates == 20 and not _is_done(job)
+    job = request_run(settings_of(read_config(run / "config.yaml")), tmp_path)
+    assert read_card(run).updates == 20 and not is_done(job)
     assert train([*command, "--resume"]) == 0
-    assert _is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]
+    assert is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]
 
 
 def test_resuming_before_the_first_save_keeps_what_is_not_given(

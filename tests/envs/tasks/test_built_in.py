@@ -28,7 +28,7 @@ from aaren_rl.envs.local import sets as local_sets
 from aaren_rl.envs.local.noise import action_noise_variance
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep.processes import make_job
+from aaren_rl.sweep.pool import request_run
 from aaren_rl.train import train_policy
 from aaren_rl.train.settings import make_config
 
@@ -202,7 +202,7 @@ def test_a_task_has_settings_of_its_own():
     assert make_config({"env": "tmaze", "updates": 7}).optimizer.updates == 7
     paper = make_config({"env": "tmaze"}, "paper")
     assert (paper.optimizer.updates, paper.data.return_scale, paper.data.tbptt_windows) == (100_000, 1.0, 0.0)
-    job = make_job({"env": "tmaze", "agent": "decision-transformer", "seed": 1}, Path("out"))
+    job = request_run({"env": "tmaze", "agent": "decision-transformer", "seed": 1}, Path("out"))
     assert (job.config.data.return_scale, job.config.data.context) == (1.0, "window")
 
 

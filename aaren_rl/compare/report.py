@@ -1,0 +1,168 @@
+"""The report of a comparison: tables in Markdown, with pictures, and those of scores for the terminal."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from ..base.files import write_folder, write_text
+from ..envs.tasks.table import is_d4rl_scale
+from ..evaluate.tables import interval, markdown, memory, number
+from ..policies.names import MARKS, SOURCES, label, listed, target_words, weights_words
+from .cells import Cell
+from .imitation import imitation, imitation_differences
+from .published import PUBLISHED, published
+from .statistics import MIN_SEEDS, RESAMPLES, aggregate, group, improvements, rows_of, summarize
+
+Table = tuple[str, list[str], list[list[str]]]  # title, heads, rows
+
+NOTES = f"""\
+Scores are those of the last gradient step. The column *best* has the weights that were best during training, on
+episodes that did not choose them. *sd*: standard deviation over training seeds. *IQM*: interquartile mean, without the
+lowest and the highest quarter of the runs. In brackets: 95% intervals by a stratified bootstrap over training seeds
+({RESAMPLES:,} resamples), given from {MIN_SEEDS} seeds on; of three seeds, they reach from the worst to the best.
+Intervals of held-out errors are over episodes, of their differences over seeds and episodes. The probability of
+improvement is that a run of the one agent scores above a run of the other: Mann and Whitney's U over the number of
+pairs, a tie counting half. Only scores on D4RL's own files, marked D4RL, are D4RL results."""
+
+
+def scores(cells: Sequence[Cell]) -> list[Table]:
+    """Every agent on every task, over the tasks, and in pairs."""
+    mark = {cell.env: MARKS[cell.last.source] for cell in cells}
+    rows = []
+    for s in summarize(cells):
+        digits = 1 if s.normalized else None
+        means = interval(s.mean, digits), number(s.std, digits), interval(s.iqm, digits), number(s.best, digits)
+        rows.append([s.env, label(s.agent), mark[s.env], *means, number(s.mean_of_last, digits), listed(s.seeds)])
+    heads = ["task", "agent", "data", "mean [95%]", "sd", "IQM [95%]", "best", "mean of last", "seeds"]
+    over = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in aggregate(cells)]
+    pairs = [
+        [pair.env or "all", f"{label(pair.first)} above {label(pair.second)}", interval(pair.estimate, 2)]
+        for pair in improvements(cells)
+    ]
+    return [
+        ("Scores", heads, rows),
+        ("Over all tasks", ["agent", "mean of means [95%]", "IQM of all runs [95%]", "runs"], over),
+        ("Probability of improvement", ["task", "a run of", "P [95%]"], pairs),
+    ]
+
+
+def errors(cells: Sequence[Cell]) -> list[Table]:
+    """Held-out errors, and their differences episode by episode."""
+    rows = []
+    for i in imitation(cells):
+        more = interval(i.above_floor, 4) if i.accuracy is None else f"accuracy {i.accuracy:.3f}"
+        rows.append([i.env, label(i.agent), i.measure, interval(i.error, 4), more, f"{i.episodes:,}"])
+    differences = [
+        [str(d.env), f"{label(d.first)} minus {label(d.second)}", d.measure, interval(d.difference, 4), listed(d.seeds)]
+        for d in imitation_differences(cells)
+    ]
+    return [
+        ("Held-out error", ["task", "agent", "measure", "error [95%]", "excess MSE [95%]", "episodes"], rows),
+        ("Difference of held-out errors", ["task", "error of", "measure", "difference [95%]", "seeds"], differences),
+    ]
+
+
+def theirs(cells: Sequence[Cell]) -> Table:
+    """Published scores. Only beside scores on D4RL's scale: of other references, 0 and 100 stand for something else."""
+    rows = [
+        [env, label(agent), source, f"{found.mean:g}" + (f" ± {found.std:g}" if found.std else "")]
+        for env, agent, runs in rows_of(cells)
+        if is_d4rl_scale(runs[0].last.reference)
+        for source, found in published(env, agent).items()
+    ]
+    return "Published scores, on D4RL's data", ["task", "agent", "source", "score"], rows
+
+
+def cost(cells: Sequence[Cell]) -> Table:
+    """Parameters and times, and the memory of the state at the last step that was measured: medians over seeds."""
+    rows = []
+    for env, agent, runs in rows_of(cells):
+        seconds = [run.seconds_per_update for run in runs if run.seconds_per_update is not None]
+        late = [run.action_cost[-1] for run in runs if run.action_cost]
+        parameters = listed(f"{count:,}" for count in sorted({run.parameters for run in runs}))
+        update = f"{1000 * median(seconds):,.1f} ms" if seconds else "-"
+        action = f"{median(cost.microseconds for cost in late):,.0f} µs" if late else "-"
+        state = memory(median(cost.state_bytes for cost in late)) if late else "-"
+        devices = listed(sorted({run.device for run in runs}))
+        rows.append([env, label(agent), parameters, update, devices, action, state])
+    heads = ["task", "agent", "parameters", "gradient step", "trained on", "an action", "state memory"]
+    return "Cost (medians; an action: the policy alone, one environment, one thread)", heads, rows
+
+
+def made(cells: Sequence[Cell]) -> Table:
+    """How the runs of each agent were made."""
+    rows = []
+    for env, agent, runs in rows_of(cells):
+        last = runs[0].last
+        windows = f" of {last.context_length} steps" if last.context == "window" else ""
+        data = f"{last.dataset} from {SOURCES[last.source]}: {path(last.source_path)}"
+        training = f"{last.updates:,} gradient steps, {last.context} contexts{windows}"
+        acting = last.acting(), target_words(last.target_return, ",g")
+        scored = f"{last.episodes} episodes from seed {last.seed}, {weights_words(last.weights)}"
+        rows.append([env, label(agent), data, last.env_id, training, *acting, scored])
+    heads = ["task", "agent", "data", "environment", "training", "rollout", "target return", "evaluation"]
+    return "Data, training and evaluation", heads, rows
+
+
+def runs(cells: Sequence[Cell]) -> Table:
+    """Every run."""
+    rows = []
+    for cell in (cell for _, _, of_agent in rows_of(cells) for cell in of_agent):
+        last, digits = cell.last, 1 if cell.last.normalized_score_mean is not None else None
+        scored = number(last.headline, digits), number(cell.best_headline, digits)
+        returns = f"{number(last.return_mean, None)} ± {number(last.return_std, None)}", number(last.length_mean)
+        held_out = "-" if last.action_error is None else last.action_error.short()
+        more = f"{cell.loss:.4f}", held_out, path(cell.run)
+        rows.append([cell.env, label(cell.agent), str(cell.seed), *scored, *returns, *more])
+    heads = ["task", "agent", "seed", "score", "best", "return", "episode length", "loss", "held out", "run"]
+    return "Every run", heads, rows
+
+
+def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any], drawn: Mapping[str, Figure]) -> str:
+    """Writes report.md and the folder figures/ into `out`, and returns the text; shows all `settings`."""
+
+    def draw(fresh: Path) -> None:
+        # Without a date and with a salt of its own the same results give the same files.
+        with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
+            for name, figure in drawn.items():
+                figure.savefig(fresh / f"{name}.svg", metadata={"Date": None})
+
+    tasks = listed(group(cells))
+    found = {source for cell in cells for source in published(cell.env, cell.agent)}
+    parts = [f"# Comparison on {escaped(tasks)}", *(f"![{name}](figures/{name}.svg)" for name in drawn)]
+    tables = [*scores(cells), *errors(cells), theirs(cells), cost(cells), made(cells), runs(cells)]
+    parts += [f"## {title}\n\n{markdown(heads, rows, escaped)}" for title, heads, rows in tables if rows]
+    parts += [NOTES, *(f"{source}: {text}." for source, text in PUBLISHED.items() if source in found)]
+    parts += data_returns(cells)
+    parts += ["## Settings", *(f"    {' '.join(f'{name}: {value}'.split())}" for name, value in settings.items())]
+    write_folder(out / "figures", draw)
+    write_text(out / "report.md", text := "\n\n".join(parts) + "\n")
+    return text
+
+
+def format_comparison(cells: Sequence[Cell]) -> str:
+    """The scores and held-out errors as text, for the end of the command."""
+    tables = [table for table in (*scores(cells), *errors(cells)) if table[2]]
+    return "\n\n".join([*(f"{title}\n{markdown(heads, rows)}" for title, heads, rows in tables), *data_returns(cells)])
+
+
+def data_returns(cells: Sequence[Cell]) -> list[str]:
+    """For every task whose data's returns are known, a line of what they return and score."""
+    lines = {cell.env: line for cell in cells[::-1] if (line := cell.last.data()) is not None}
+    return [f"{env}, {lines[env]}" for env in group(cells) if env in lines]
+
+
+def path(text: str) -> str:
+    """A path without the name of the user whose folder it lies in, here or elsewhere: a report is shown to others."""
+    return re.sub(rf"^({re.escape(os.path.expanduser('~'))}|/home/[^/]+|/Users/[^/]+|/root)(?=/|$)", "~", text)
+
+
+def escaped(text: str) -> str:
+    """Names and paths as they are in Markdown: no markup, no link, no new line or column."""
+    return re.sub(r"([\\`*_|<>&#~]|(?<=\])\()", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,252 @@
+"""Training runs, several at once: processes of this machine, or tasks of Ray. Either calls `train_one` for each run.
+
+`train_one` is resumable: what is finished is skipped, and a run whose process was killed goes on from its last
+checkpoint.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import active_children, get_context, parent_process, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from ..base.entry import explain
+from ..base.errors import AarenRLError, CheckpointError, UsageError, one_line
+from ..base.files import check_place
+from ..base.ranges import GPUS
+from ..base.system import core_count
+from ..cli import Parser, StopRequest, positive, progress_bar
+from ..runs.folder import holds_training, is_finished, read_metrics
+from ..train.options import make_parser, make_request, remarks
+from ..train.settings import Request, differences, read_config, settings_of
+
+RETRIES = 2  # of a run whose process was ended from outside
+POLL = 0.2  # seconds between looks at a stop request
+ENDED = 128 + signal.SIGTERM  # as the exit code of a run that something else ended
+
+Outcome = tuple[int, str]  # exit code of a run, above 128 if a signal ended it, and the message of its error
+# What trains a run and returns its outcome, and what asks all runs to save and end, or forces them to.
+Place = tuple[Callable[[Request], Outcome], Callable[[bool], None]]
+
+
+class SweepError(AarenRLError):
+    """A run failed; the exit code is that of the run, 1 if its process was killed."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code if code < 128 else 1
+
+
+def add_places(parser: Parser) -> None:
+    """The options that say where and how many at once, of `sweep` and of `compare`."""
+    add = parser.add_argument
+    add("--jobs", type=positive, metavar="N", help="runs at once, one thread each (one a core; all Ray has room for)")
+    add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS")
+    add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
+
+
+def request_run(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), preset: str = "default") -> Request:
+    """The run with these settings, env, agent and seed among them, in the folder `out` of all runs.
+
+    `more` are arguments of `aaren_rl.train`, as a user typed them. Its settings come before those given, and its preset
+    before `preset`. Raises UsageError if the settings are invalid, or `more` leads to another folder.
+    """
+    parser = make_parser()
+    parser.set_defaults(preset=preset, out=out)
+    asked = make_request(parser.parse_args([*more]))
+    request = replace(asked, typed={**given, **asked.settings}, config_file=None, threads=asked.threads or 1)
+    meant = out / given["env"] / given["agent"] / f"seed{given['seed']}"
+    if request.folder != meant or asked.resume:
+        raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {request.folder}; leave them to the sweep")
+    return request
+
+
+def is_done(request: Request) -> bool:
+    """Whether a run is finished. Raises CheckpointError if its folder holds a run with other settings."""
+    from ..policies.folder import has_policies  # with torch: seconds
+
+    run, config = request.folder, request.config
+    if not ((run / "config.yaml").exists() and holds_training(run)):
+        return False
+    asked = {name: value for name, value in settings_of(config).items() if value is not None}  # None: of the data
+    if differing := differences(read_config(run / "config.yaml"), asked):
+        raise CheckpointError(f"{run}: holds a run that differs in {'; '.join(differing)}; choose another --out")
+    return has_policies(run) and is_finished(read_metrics(run), config.optimizer.updates)
+
+
+def train_one(request: Request, folder: str) -> Outcome:
+    """Body of a process, and of a task of Ray: trains a run, from its last checkpoint if there is one.
+
+    `folder` is the working folder. What the run prints goes to its train.log.
+    """
+    os.chdir(folder)
+    os.environ["OMP_NUM_THREADS"] = str(request.threads)  # torch reads it when it is imported, below
+    request.folder.mkdir(parents=True, exist_ok=True)
+    with (request.folder / "train.log").open("ab") as log:
+        for stream in (1, 2):  # standard output and error, of libraries too
+            os.dup2(log.fileno(), stream)
+    try:
+        from ..train.acceleration import keep_freed_memory
+        from ..train.run import run_training
+
+        keep_freed_memory()
+        return run_training(replace(request, resume=holds_training(request.folder))), "ended by a signal"
+    except KeyboardInterrupt:
+        return ENDED, "interrupted"
+    except Exception as error:  # whatever it is, the others go on
+        message, code = explain(error)
+        print(f"error: {message}", file=sys.stderr)
+        return code, message
+
+
+def train_all(
+    requests: Sequence[Request], jobs: int | None = None, ray: str | None = None, gpus_per_run: float = 0.0
+) -> int:
+    """Train every run that is not finished, several at once. Returns the exit code.
+
+    A run whose process is killed is tried again, at most twice; if one fails, the others go on to their end. The first
+    SIGINT or SIGTERM stops all runs, which save: 128 plus its number.
+
+    Args:
+        requests: the runs, as `request_run` makes them.
+        jobs: how many at once; by default one per core of this machine, and all that Ray has room for.
+        ray: None: processes of this machine; "local": a Ray that starts and ends here; else the address of a cluster,
+            whose machines share this folder and have the package installed.
+        gpus_per_run: share of a GPU that a run takes, on Ray.
+
+    Raises:
+        UsageError: Ray is missing, or does not answer.
+        CheckpointError: a folder holds a run with other settings.
+        SweepError: a run failed; the message ends with that of its error.
+    """
+    for note in dict.fromkeys(note for one in requests for note in remarks(one.config, one.typed)):
+        print(note, file=sys.stderr)
+    waiting = [request for request in requests if not is_done(request)]
+    print(f"{len(requests)} runs, {len(requests) - len(waiting)} of them finished before")
+    if not waiting:
+        return 0
+    for request in waiting:
+        check_place(request.folder)
+    if gpus_per_run and ray is None:
+        raise UsageError("--gpus-per-run: goes with --ray; leave it out")
+    at_once = jobs or (core_count() if ray is None else len(waiting))
+    with _processes() if ray is None else _ray_tasks(ray, gpus_per_run) as place, StopRequest() as stop:
+        failed = _play(waiting, place, at_once, stop)
+    if stop.signal is not None:
+        print("stopped; the same command continues from here", file=sys.stderr)
+        return stop.exit_code
+    if failed:
+        run, code, message = failed[0]
+        which = f"{run} (exit code {code}; see its train.log)"
+        raise SweepError(f"{len(failed)} of {len(requests)} runs failed, the first is {which}: {message}", code)
+    return 0
+
+
+def _play(waiting: Sequence[Request], place: Place, at_once: int, stop: StopRequest) -> list[tuple[Path, int, str]]:
+    """Train the runs until all have ended. Returns those that did not finish: folder, exit code and message."""
+    train, stop_all = place
+
+    def to_its_end(request: Request) -> Outcome:
+        outcome, tries = (ENDED, "not begun"), 0
+        while outcome[0] > 128 and tries <= RETRIES and stop.signal is None:
+            if tries:
+                bar.write(f"{request.folder}: {outcome[1]}; trying again from its last checkpoint", file=sys.stderr)
+            outcome, tries = train(request), tries + 1
+        if 0 < outcome[0] <= 128:
+            bar.write(f"{request.folder}: {outcome[1]}", file=sys.stderr)
+        bar.update(outcome[0] == 0)
+        return outcome
+
+    with (
+        ThreadPoolExecutor(at_once, initializer=_keep_ctrl_c_from_children) as threads,
+        progress_bar(total=len(waiting), desc="training", unit="run") as bar,
+    ):
+        outcomes = {request.folder: threads.submit(to_its_end, request) for request in waiting}
+        try:
+            while wait(outcomes.values(), POLL).not_done:
+                if stop.signal is not None:
+                    stop_all(False)
+        except KeyboardInterrupt:  # Ctrl-C again
+            stop_all(True)
+            raise
+    return [(run, *future.result()) for run, future in outcomes.items() if future.result()[0]]
+
+
+def _keep_ctrl_c_from_children() -> None:
+    """Ctrl-C in a terminal goes to all processes; this one passes it on. Processes inherit the mask of this thread."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the sweep has ended, even by SIGKILL; the run goes on from its last checkpoint."""
+
+    def wait_for(parent: BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for, args=(parent_process(),), daemon=True).start()
+
+
+@contextmanager
+def _processes() -> Iterator[Place]:
+    """A fresh process for every run."""
+
+    def train(request: Request) -> Outcome:
+        try:
+            # A pool of its own: the death of a process breaks its pool, and the other runs go on.
+            with ProcessPoolExecutor(1, get_context("spawn"), _end_with_parent) as pool:
+                return pool.submit(train_one, request, os.getcwd()).result()
+        except BrokenExecutor:
+            return ENDED, "its process was killed"
+
+    def stop(force: bool) -> None:
+        for child in active_children():
+            child.kill() if force else child.terminate()
+
+    resource_tracker.ensure_running()  # before threads block a signal, which its start unblocks
+    yield train, stop
+
+
+@contextmanager
+def _ray_tasks(address: str, gpus: float) -> Iterator[Place]:
+    """A task of one CPU and a share of a GPU for every run. Raises UsageError if there is no Ray, here or there."""
+    # Read when Ray is imported, and by the processes it starts: no reports home, no remark on how GPUs are hidden.
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    host, _, port = address.rpartition(":")
+    try:
+        import ray
+
+        if host and port.isdigit():  # Ray itself tries a dead address for minutes
+            socket.create_connection((host.rpartition("/")[2], int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except ImportError as error:
+        raise UsageError("Ray is not installed: pip install 'aaren-rl[sweep]', or leave --ray out") from error
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--ray {address}: Ray does not answer: {one_line(error)}") from error
+    task, started = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=1)(train_one), []
+
+    def train(request: Request) -> Outcome:
+        started.append(task.options(name=str(request.folder)).remote(request, os.getcwd()))
+        try:
+            return ray.get(started[-1])
+        except ray.exceptions.RayError as error:
+            return ENDED, one_line(error, 60)
+
+    def stop(force: bool) -> None:
+        for reference in started:
+            ray.cancel(reference, force=force)
+
+    try:
+        yield train, stop
+    finally:
+        ray.shutdown()
