@@ -34,7 +34,6 @@ from aaren_rl.export import command as exporting
 from aaren_rl.export.command import main as export
 from aaren_rl.export.graph import quantize
 from aaren_rl.export.policy_step import as_policy, describe, policy_graph
-from aaren_rl.hub.model_card import model_card
 from aaren_rl.import_weights.command import main as import_weights
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.sb3 import SB3Policy, make_vec_env
@@ -308,12 +307,6 @@ def test_a_card_that_fits_no_model_is_one_line() -> None:
     model = make_model()
     with pytest.raises(ValueError, match=r"^n_actions is 3, and the model has 2 discrete actions$"):
         policy_of(model, make_discrete_card(model, n_actions=3))
-
-
-def test_the_model_card_names_it(run: Path) -> None:
-    assert "- Actions: 2 integers from 0 on; the most likely one is taken\n" in model_card(
-        load_policy(run).card, [], "name", "mit"
-    )
 
 
 def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -> None:
