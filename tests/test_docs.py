@@ -121,7 +121,6 @@ SMALL = {
     "compare": f"--updates 8 --seeds 1 --episodes 1 --jobs 1 -- {MODEL} --final-episodes 1",
     "sweep": f"--jobs 2 -- {TRAIN}",
     "evaluate": "--episodes 1",
-    "hub": "--episodes 1",
     "collect": "--steps 5000",
     "scripts/bench rollout": "--steps 60 --width 16 --layers 1",
     "scripts/bench learning": "--updates 7 --recipes default:decision-aaren,width=16",
