@@ -105,7 +105,8 @@ def find_agent(name: str) -> Agent:
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")
-DRAWS = ("return", "best", "uniform")  # of episodes: `train.data.draws`
+# How episodes are drawn (`train.data.draws`), in words.
+DRAWN = {"return": "drawn by return", "best": "the best drawn alike", "uniform": "all drawn alike"}
 CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 
 SOURCES = {
@@ -146,8 +147,7 @@ def return_words(value: float) -> str:
 
 def draws_words(draws: str, share: float) -> str:
     """How episodes were drawn, as prose has it."""
-    words = {"return": f"drawn by return (effective share {share:g})", "best": f"the best {100 * share:g} % of them"}
-    return words.get(draws, "all drawn alike")
+    return DRAWN[draws] if draws == "uniform" else f"{DRAWN[draws]} (effective share {share:g})"
 
 
 def weights_words(weights: str) -> str:

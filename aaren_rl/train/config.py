@@ -21,7 +21,7 @@ from ..base.ranges import (
     setting,
 )
 from ..envs.tasks.arguments import env_kwargs
-from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWS, ROLLOUTS
+from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWN, ROLLOUTS
 
 
 def _check(section: object, **choices: typing.Iterable[str]) -> None:
@@ -66,7 +66,7 @@ class DataConfig:
     )
 
     def __post_init__(self) -> None:
-        _check(self, context=(AUTO, *CONTEXTS), draws=DRAWS)
+        _check(self, context=(AUTO, *CONTEXTS), draws=DRAWN)
         if (self.ref_min_score is None) != (self.ref_max_score is None):
             raise ValueError("ref_min_score, ref_max_score: give both or none")
         try:

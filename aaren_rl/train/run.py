@@ -217,9 +217,10 @@ def announce(run: Run) -> None:
     print(
         f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
         f"{config.optimizer.updates} gradient steps of about "
-        f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {run.data.drawn}, "
-        f"from {SOURCES[episodes.source]}; target return {target_words(card.target_return)}"
+        f"{config.data.steps_per_update} steps ({config.data.context} contexts), target return "
+        f"{target_words(card.target_return)}"
     )
+    print(f"{SOURCES[episodes.source]}: {run.data.drawn}")
     if note := constant_columns(trainer.data.statistics):
         print(note)
     if (held_out := run.data.held_out) is not None:

@@ -13,7 +13,7 @@ from ...envs import Episodes, Reference, Task, load_task
 from ...envs.data.episodes import held_out
 from ...envs.data.observations import Statistics
 from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
-from ...policies.names import draws_words, return_words
+from ...policies.names import DRAWN, return_words
 from ..config import RunConfig
 from .batches import StepData
 from .draws import draw_weights, effective
@@ -72,10 +72,9 @@ def load_data(
     told, kept = data_returns(episodes), weights[others]
     if episodes.source in ("file", "minari"):  # the task's own target is for other data
         task = replace(task, target_returns=(float(f"{told['best_tenth']:.4g}"),))
-    drawn = f"{len(others)} episodes, {lengths[others].sum():,} steps, {draws_words(data.draws, data.draw_share)}: " + (
-        f"{effective(kept):.0f} effective, mean return {return_words(np.average(returns[others], weights=kept))} "
-        f"of {return_words(returns[others].mean())}"
-    )
+    mean, drawn_mean = (return_words(np.average(returns[others], weights=each)) for each in (None, kept))
+    drawn = f"{lengths[others].sum():,} steps, {DRAWN[data.draws]}: {effective(kept):.0f} of {len(others)} episodes "
+    drawn += f"effective, mean return {drawn_mean} of {mean}"
     return TrainingData(config, task, steps, apart, told, episodes.sha256(), int(lengths.max()), drawn)
 
 
