@@ -5,25 +5,21 @@ Linux also sends the child a signal. multiprocessing's children import the calle
 script without an `if __name__ == "__main__"` guard and loads the caller's whole program into each.
 """
 
-import _thread
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .errors import AarenRLError, ResourcesError, SimulationError, one_line
-from .system import signal_at_parents_end
+from .system import kill_at_parents_end
 
-GRACE = 1.5  # seconds for a child that saves first
 _HEADER = 8  # bytes of a request's length
 
 # Ctrl-C goes to this process alone, which then ends its children: on Windows by a flag, elsewhere by a session.
@@ -38,20 +34,17 @@ def start_child(
     arguments: Sequence[str] = (),
     *,
     flags: Sequence[str] = (),
-    saves: bool = False,
-    apart: bool = False,
     **options: Any,  # noqa: ANN401  as `subprocess.Popen` takes them
 ) -> subprocess.Popen[bytes]:
     """A fresh Python that runs `code` with `arguments`, and does not outlive this process.
 
-    `flags` are the interpreter's. Where it `saves`, it gets SIGTERM when this process ends, and `GRACE` seconds; Ctrl-C
-    in the terminal does not reach one `apart`. `options` are those of `subprocess.Popen`, but for its standard input.
-    Raises OSError where the system has no room for another process or its pipes.
+    `flags` are the interpreter's, `options` those of `subprocess.Popen`, but for its standard input. Raises OSError
+    where the system has no room for another process or its pipes.
     """
     theirs, ours = os.pipe()
     try:
-        options = {**(_APART if apart else {}), **options, "stdin": theirs}
-        child = subprocess.Popen([sys.executable, *flags, "-c", _bound(code, "_watch", saves), *arguments], **options)
+        command = [sys.executable, *flags, "-c", _bound(code, "_watch"), *arguments]
+        child = subprocess.Popen(command, stdin=theirs, **options)
     except BaseException:
         os.close(ours)
         raise
@@ -83,21 +76,18 @@ def run_child(
     return Outcome(child.returncode, said[0] or said[1] or b"")
 
 
-def _bound(code: str, listener: str, saves: bool = False) -> str:
-    return f"from {__name__} import bind; bind({listener!r}, {saves}, {os.getpid()})\n{code}"
+def _bound(code: str, listener: str) -> str:
+    return f"from {__name__} import bind; bind({listener!r}, {os.getpid()})\n{code}"
 
 
-def bind(listener: str, saves: bool, parent: int) -> None:
+def bind(listener: str, parent: int) -> None:
     """Ends this child with the process `parent`: `listener` waits for the end of its pipe."""
-    signal_at_parents_end(parent, signal.SIGTERM if saves else None)
-    threading.Thread(target=globals()[listener], args=(saves,), daemon=True).start()
+    kill_at_parents_end(parent)
+    threading.Thread(target=globals()[listener], daemon=True).start()
 
 
-def _watch(saves: bool) -> None:
+def _watch() -> None:
     os.read(0, 1)  # nothing is ever written: this is the end of the parent
-    if saves:
-        _thread.interrupt_main(signal.SIGTERM)
-        time.sleep(GRACE)
     os._exit(1)
 
 
@@ -108,7 +98,7 @@ class _Failure(NamedTuple):
 _requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # of the worker that this process is, pickled
 
 
-def _take_requests(_: bool) -> None:
+def _take_requests() -> None:
     """Reads requests while others are answered, so that the pipe never fills up and its end is seen at once.
 
     They are unpickled elsewhere: that imports modules, which the main thread may be importing.

@@ -80,13 +80,12 @@ def require_memory(needed: int, what: str, way_out: str, *, free: float | None =
         )
 
 
-def signal_at_parents_end(parent: int, number: int | None) -> None:
-    """Has Linux send this process a signal, None for SIGKILL, when `parent` ends, even while Python's lock is held."""
+def kill_at_parents_end(parent: int) -> None:
+    """Has Linux kill this process when `parent` ends, even while Python's lock is held."""
     if sys.platform == "linux":
-        number = number or 9
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it had ended before
-            signal.raise_signal(number)
+            signal.raise_signal(signal.SIGKILL)
 
 
 def swap_folders(one: Path, other: Path) -> bool:

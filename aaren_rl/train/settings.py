@@ -4,7 +4,6 @@ It does not import torch: commands that do not need torch use it.
 """
 
 import dataclasses
-import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,11 +102,6 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
     return tree
 
 
-def as_text(config: RunConfig) -> str:
-    """All settings as one line for --config."""
-    return yaml.safe_dump(to_dict(config), default_flow_style=True, sort_keys=False, width=math.inf).strip()
-
-
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """All settings by name."""
     return _by_name(to_dict(config))
@@ -128,17 +122,16 @@ def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
 
 
 def read_settings(file: str | Path) -> dict[str, Any]:
-    """Read settings from a config.yaml of a run, from a part of one, or from such text that begins with a brace.
+    """Read settings from a config.yaml of a run, or from a part of one.
 
     Raises UsageError if they are not readable, not YAML or not settings. Nothing in the file is executed.
     """
-    text = str(file)
     try:
-        given = _by_name(yaml.safe_load(text if text.startswith("{") else read_small(Path(file))))
+        given = _by_name(yaml.safe_load(read_small(Path(file))))
         read = settings_of(build_config(given))  # checks all types; 1e-3, a text in YAML, becomes a number
     # YAML numbers and dates can raise ValueError too.
     except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
-        raise UsageError(f"--config {text[:200]}: {one_line(error, 300)}") from error
+        raise UsageError(f"--config {file}: {one_line(error, 300)}") from error
     return {name: read[name] for name in given}
 
 

@@ -26,7 +26,6 @@ from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.options import make_parser as train_parser
 from aaren_rl.train.options import make_request
 from aaren_rl.train.settings import (
-    as_text,
     build_config,
     make_config,
     presets,
@@ -41,10 +40,12 @@ LARGE = str(2**70)
 
 @pytest.mark.parametrize("preset", presets())
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
-    config = make_config({"agent": agent, "seed": 3}, preset)
-    assert build_config(read_settings(as_text(config))) == config
-    assert read_settings("{optimizer: {learning_rate: 1e-3}}") == {"learning_rate": 0.001}  # a text in YAML
+def test_every_preset_loads_and_comes_back(preset: str, agent: str, tmp_path: Path) -> None:
+    config, file = make_config({"agent": agent, "seed": 3}, preset), tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(to_dict(config)))
+    assert build_config(read_settings(file)) == config
+    file.write_text("{optimizer: {learning_rate: 1e-3}}")
+    assert read_settings(file) == {"learning_rate": 0.001}  # a text in YAML
     # Roll out as you trained: windows break a carried state, without any message.
     prepared = (("auto", "recurrent"), ("mixed", "recurrent"), ("window", "window"), ("window", "staggered"))
     assert (config.data.context, config.evaluation.rollout) in prepared
