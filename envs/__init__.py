@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..base.errors import AarenRLError, DataError, SimulationError, UnknownTaskError, UsageError
     from .data.episodes import Episode, Episodes, returns_to_go
-    from .load.sources import is_own, task_name
-    from .load.table import load_episodes
-    from .load.task import load_task
+    from .load import is_own, load_episodes, load_task, task_name
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
     from .tasks.built_in import BUILT_IN, LocalTask
     from .tasks.environment import make_env
@@ -49,7 +47,7 @@ __all__ = [
 # Those that import little first: a name is looked for in them in this order.
 _HOMES = (
     "..base.errors .tasks.table .tasks.built_in .tasks.names .data.episodes .tasks.environment .simulation.rollout "
-    ".load.sources .load.table .load.task"
+    ".load"
 )
 
 

@@ -1,7 +1,6 @@
 """A server on this machine with one of D4RL's files, which can be told what to do wrong; checks of what was fetched."""
 
 import hashlib
-import re
 import socket
 import struct
 import time
@@ -22,7 +21,7 @@ class Server(LoopbackServer):
     """Serves one file under the path that D4RL's server has it at; a client that hangs up is no error here."""
 
     daemon_threads = False  # so that server_close() waits for them
-    status, etag, ranges, if_range = 200, '"one"', True, True  # whether Range and If-Range are honored
+    status = 200
     claimed = None  # Content-Length, where it is to be wrong
     reset = False  # whether a cut is a reset instead of a close
     gate = None  # an event to wait for in the middle of an answer
@@ -31,7 +30,7 @@ class Server(LoopbackServer):
     def __init__(self, content):
         super().__init__(Handler)
         self.content = content
-        self.etags, self.cuts = [], []  # of each answer: its ETag, and the number of bytes after which it ends
+        self.cuts = []  # of each answer the number of bytes after which it ends
         self.requests, self.sent = [], []  # headers, and bytes of bodies
         self.base = f"{self.host}/mirror"
         self.at = f"gym_mujoco_v2/{NAME}"
@@ -39,10 +38,6 @@ class Server(LoopbackServer):
     @property
     def url(self):
         return f"{self.base}/{self.at}"
-
-    @property
-    def range_headers(self):
-        return [headers["Range"] for headers in self.requests]
 
 
 class Handler(QuietHandler):
@@ -55,22 +50,13 @@ class Handler(QuietHandler):
             self.send_response(302)
             self.send_header("Location", server.location)
             return self.end_headers()
-        total, first = len(server.content), 0
-        etag = server.etags.pop(0) if server.etags else server.etag
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
-        if asked and server.ranges and (self.headers["If-Range"] == etag or not server.if_range):
-            first = int(asked[1])
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{total - 1}/{total}")
-        else:
-            self.send_response(200)
+        total = len(server.content)
+        self.send_response(200)
         if server.claimed != "":
-            self.send_header("Content-Length", str(server.claimed or total - first))
-        if etag:
-            self.send_header("ETag", etag)
+            self.send_header("Content-Length", str(server.claimed or total))
         self.end_headers()
         cut = server.cuts.pop(0) if server.cuts else total
-        body = server.content[first : first + cut]
+        body = server.content[:cut]
         self.wfile.write(body[: cut // 2])
         if server.gate:
             assert server.gate.wait(30)

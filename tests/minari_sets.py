@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, Episodes
-from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari import read_minari
 
 ID = "test/hopper/random-v0"
 

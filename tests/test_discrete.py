@@ -26,7 +26,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
-from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
+from aaren_rl.envs.data.hdf5 import write_hdf5
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import HeldOut, action_error
 from aaren_rl.evaluate.play import EpisodePlan, score_policy

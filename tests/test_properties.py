@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aaren_rl.agents import MIXERS
 from aaren_rl.envs import DataError
-from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
 from aaren_rl.policies.names import AGENTS, CONTEXTS
 from aaren_rl.train.settings import build_config, differences, read_settings, settings_of, to_dict
 

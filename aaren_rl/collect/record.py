@@ -27,7 +27,7 @@ from ..base.files import writing
 from ..cli import progress_bar
 from ..envs import make_env
 from ..envs.data.episodes import Episode, join
-from ..envs.data.hdf5.d4rl import write_hdf5
+from ..envs.data.hdf5 import write_hdf5
 from ..envs.data.observations import narrowed
 from ..envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
 from ..envs.tasks.environment import close_env

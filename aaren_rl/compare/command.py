@@ -10,7 +10,7 @@ from ..base.errors import UsageError
 from ..base.ranges import RETURN, SEED
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import get_task, is_own, task_name
-from ..envs.load.sources import default_name
+from ..envs.load import default_name
 from ..policies.names import AGENTS, find_agent, listed
 from ..sweep.pool import add_places, request_run, train_all
 from ..train.settings import Request

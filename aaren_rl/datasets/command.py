@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ..base.errors import UsageError
@@ -11,10 +12,9 @@ from ..base.files import check_outputs, write_json
 from ..cli import Parser, import_registering, positive, run
 from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, LocalTask, find_task, get_task
 from ..envs.data.download import pin_path, verify_pin
-from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
-from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
-from ..envs.load.sources import MINARI, Origin, resolve
-from ..envs.load.table import Reading, data_files
+from ..envs.data.hdf5 import d4rl_dataset_dir
+from ..envs.data.minari import minari_data_dir, minari_dataset_dir, read_spec, split_version
+from ..envs.load import MINARI, Origin, Reading, data_files, resolve
 from ..envs.local.sets import cache_dir, local_levels
 from .describe import describe, draw, format_description, size_text
 from .names import convert, load, on_disk, parse_name
@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _reading(arguments: argparse.Namespace) -> Reading:
     import_registering(arguments.register)
-    return Reading(arguments.clip_actions, arguments.max_episode_steps, arguments.local_steps)
+    names = ("clip_actions", "max_episode_steps", "local_steps", "env_id")
+    return Reading(**{name: getattr(arguments, name) for name in names})
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -124,7 +125,7 @@ def _info(arguments: argparse.Namespace) -> int:
     check_outputs(outputs)
     if arguments.plot is not None and arguments.plot.suffix != ".png":
         raise UsageError(f"--plot {arguments.plot}: only PNG is drawn; let the name end in .png")
-    episodes, reference = load(name, arguments.source or "auto", _reading(arguments), arguments.env_id)
+    episodes, reference, _ = load(name, arguments.source or "auto", _reading(arguments))
     for option, path in outputs.items():
         if path is not None and path.exists() and path.samefile(episodes.path):
             raise UsageError(f"{option} {path}: is the data set itself; choose another name")
@@ -156,8 +157,8 @@ def _verify(arguments: argparse.Namespace) -> int:
             found = on_disk(name, arguments.source, reading)
         for kind, path in found.items():
             with told():
-                env_id = None if files and name.kind != "file" else arguments.env_id  # which goes with files
-                episodes, _ = load(name, kind, reading, env_id, any_actions=False)
+                held = reading if not files or name.kind == "file" else replace(reading, env_id=None)
+                episodes, *_ = load(name, kind, held, any_actions=False)
                 pin = "as pinned" if verify_pin(path) else "not pinned"
                 print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
     return code
@@ -167,7 +168,7 @@ def _download(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     names = [_remote(text, arguments.source) for text in arguments.names]
     for name in names:
-        episodes, _ = load(name, arguments.source, Reading())
+        episodes, *_ = load(name, arguments.source, Reading())
         size = size_text(Path(episodes.path).stat().st_size)
         print(f"{episodes.dataset}: {episodes.path} ({size}), {len(episodes):,} episodes, {episodes.n_steps:,} steps")
     return 0
@@ -188,8 +189,7 @@ def _remote(text: str, source: str) -> Origin:
 
 def _convert(arguments: argparse.Namespace) -> int:
     source, target = parse_name(arguments.source), parse_name(arguments.target)
-    options = _reading(arguments), arguments.env_id, arguments.description
-    path, episodes = convert(source, target, *options)
+    path, episodes = convert(source, target, _reading(arguments), arguments.description)
     print(f"{path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps")
     for note in episodes.notes:
         print(f"note: {note}", file=sys.stderr)

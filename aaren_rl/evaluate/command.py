@@ -13,8 +13,8 @@ from ..base.files import check_outputs, write_json
 from ..base.ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..cli import Parser, import_registering, positive, run, target_return
 from ..envs import DataError, LocalTask, get_task
-from ..envs.data.files import check_file, read_file
-from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.data.files import read_file
+from ..envs.data.minari import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import unversioned
 from ..policies.card import PolicyCard, task_fields
@@ -198,7 +198,6 @@ def _held_out(run: Path, file: str, card: PolicyCard, clip_actions: bool) -> Hel
         held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
         held["layout"] = card.observation_space
         held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
-        check_file(Path(file))
         # No episode in this environment is longer than its horizon.
         episodes = read_file(file, clip_actions=clip_actions, max_episode_steps=card.horizon, **held)
         try:

@@ -26,13 +26,13 @@ from ..base.files import read_small
 from ..cli import progress_bar
 from ..envs import load_task
 from ..envs.data.episodes import Episodes, held_out
-from ..envs.load.sources import OF_THE_TABLE
+from ..envs.load import OF_THE_TABLE
 from ..envs.local.noise import action_noise_variance
 from ..policies.card import PolicyCard
 from .scores import ActionError
 
 # Settings of a run that `load_task` takes.
-READING = ("env_id", "env_kwargs", "clip_actions", "max_episode_steps", "local_steps")
+READING = ("env_id", "env_kwargs", "clip_actions", "max_episode_steps", "local_steps", "actions", "columns")
 
 AT_ONCE = 64  # episodes per batch: more save no time per step
 SAME_MEAN = 1e-6  # relative difference of the same mean return on another processor

@@ -37,7 +37,7 @@ class DataConfig:
 
     env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}, tmaze, ...")
     source: str | list[str] = setting(  # noqa: RUF009  the default is a text
-        "auto", "auto, d4rl, local, minari, minari:ID, HDF5 or .npz files; several: one dataset"
+        "auto", "auto, d4rl, local, minari, minari:ID, HDF5, .npz, CSV or parquet files; several: one dataset"
     )
     env_id: str | None = setting(None, "your own Gymnasium environment, for --source; --env then names the data")
     env_kwargs: str | None = setting(None, "arguments of your own environment, as a JSON object")
@@ -55,6 +55,10 @@ class DataConfig:
     )
     clip_actions: bool = setting(False, "clip actions of the data to the environment's bounds, instead of an error")
     max_episode_steps: int | None = setting(None, "end the episodes of a file, and of --env-id, after N steps", COUNT)
+    actions: str | None = setting(None, "discrete or continuous, where a file's actions do not tell")
+    columns: str | list[str] = setting(  # noqa: RUF009  the default is a text
+        "", "entries of a file with names of your own: observations=x,y actions=u"
+    )
     local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)
     held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", HALF)
     start_from: str | None = setting(None, "initial weights and normalization: a run or policy folder")

@@ -21,7 +21,7 @@ from ..base.json_dataclass import check_type, read
 from ..base.ranges import COUNT, THREADS, check_limits
 from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
-from ..envs.load.sources import default_name, expand
+from ..envs.load import default_name, expand
 from ..policies.names import AGENTS
 from .config import RUN, SECTIONS, SETTINGS, DataConfig, RunConfig
 

@@ -109,8 +109,12 @@ class Episodes(Sequence[Episode]):
             rewards: (N,), as all flags.
             terminals: 1 at the steps at which the environment ended the episode.
             timeouts: 1 at the last step of an episode that was cut, by a time limit or by the end of the recording.
-            options: flags of other names, as in files: `dones`, `ends`, ...; `observation_space`, a Gymnasium space to
-                flatten by; `max_episode_steps`, after which episodes end at the latest; `dataset`, a name; `env_id`.
+            options: flags of other names, as in files: `dones`, `ends`, ...; `episode_ids` (N,), the number of each
+                step's episode, or `lengths` (E,); `observation_space`, a Gymnasium space to flatten by;
+                `max_episode_steps`, after which episodes end at the latest; `kind`, "discrete" or "continuous" actions;
+                `names`, which columns are what; `dataset`, a name; `env_id`.
+
+        Episodes of one length may be arrays (E, T, ...), and padded: `lengths` (E,) or `mask` (E, T) beside them.
 
         Raises:
             UsageError: another argument.
@@ -134,6 +138,21 @@ class Episodes(Sequence[Episode]):
             DataError: as `from_arrays`, or an end is marked before the last step of a trajectory.
         """
         return cls(**memory.from_trajectories(trajectories, **options))
+
+    @classmethod
+    def from_frame(cls, frame: Any, **options: Any) -> "Episodes":  # noqa: ANN401
+        """The episodes of a pandas frame with a row for each step.
+
+            episodes = Episodes.from_frame(frame, names={"observations": ["x", "y"], "actions": "u"})
+
+        Columns are named as in files: observations of one column, of lists, or of several, obs_0, obs_1, ...; LeRobot's
+        names, too. A number in each row, such as `episode_index`, or flags mark episodes. `options` are those of
+        `from_arrays`.
+
+        Raises:
+            DataError: as `from_arrays`, or a column of a known name holds no numbers.
+        """
+        return cls(**memory.from_frame(frame, **options))
 
     def __len__(self) -> int:
         return len(self.terminated)

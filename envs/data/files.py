@@ -1,48 +1,57 @@
 """Files of data, whatever their format, which their first bytes tell."""
 
 import os
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import DataError
-from .columns import CONVERT
+import numpy as np
+
+from ...base.errors import DataError, one_line
+from .assemble import Limits, assemble
+from .columns import CONVERT, MEANING, Column, Table, Tree
 from .download import verify_pin
 from .episodes import Episodes
-from .hdf5 import d4rl, opening
-from .npz import read_npz
+from .hdf5 import read_env_id as read_hdf5_env_id
+from .hdf5 import read_hdf5
+from .tables import TABLES, read_table
 
-SUFFIXES = (".hdf5", ".h5", ".npz", ".pkl", ".pickle")
+SUFFIXES = (".hdf5", ".h5", ".npz", *TABLES, ".pkl", ".pickle")
 _HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf", ".part", "")
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
+_PER_STEP, _HEADER = 8, 2**12  # bytes of an entry of an archive with a number for each step, at most
+
+# What zipfile and NumPy raise on a damaged file depends on where the damage is.
+_NPZ_ERRORS = (OSError, ValueError, EOFError, KeyError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error)
 
 
 def read_file(path: str | os.PathLike[str], **options: Any) -> Episodes:  # noqa: ANN401  those of both readers
-    """Read an HDF5 or .npz file; options and errors are those of `read_hdf5`, and DataError for another format."""
+    """Read an HDF5, .npz, CSV or parquet file, or a folder of parquet files; held to its pin, `FILE.sha256`, if any.
+
+    Options and errors are those of `read_hdf5`, and DataError for another format.
+    """
     path = Path(path)
-    return read_npz(path, **options) if _kind(path) == "npz" else d4rl.read_hdf5(path, **options)
+    kind = _kind(path)
+    verify_pin(path)
+    return {"npz": read_npz, "table": read_table, "hdf5": read_hdf5}[kind](path, **options)
 
 
 def read_env_id(path: Path) -> str | None:
     """The environment that a file names, if any; raises DataError if it cannot be read."""
-    return d4rl.read_env_id(path) if _kind(path) == "hdf5" else None
-
-
-def check_file(path: Path) -> None:
-    """Hold a file to its pin; HDF5 is tried first, as `opening.check_file` does. DataError: as the readers."""
-    if _kind(path) == "hdf5":
-        opening.check_file(path)
-    else:
-        verify_pin(path)
+    return read_hdf5_env_id(path) if _kind(path) == "hdf5" else None
 
 
 def _kind(path: Path) -> str:
-    """The format, "hdf5" or "npz"; DataError: another one."""
-    if path.is_file() and _is_pickle(path):
+    """The format, "hdf5", "npz" or "table"; DataError: another one."""
+    if path.suffix.lower() in TABLES or (path.is_dir() and any(path.glob("**/*.parquet"))):
+        return "table"
+    begin = _begin(path)  # empty where there is nothing to read, which the reader says
+    if path.is_file() and (path.suffix.lower() in _PICKLE_SUFFIXES or begin[:1] == b"\x80"):
         raise DataError(
             f"{path}: is a pickle, which may run code when it is read; if you trust it, pickle.load it and give "
             "aaren_rl.Episodes.from_trajectories what it holds (docs/howto/own-data.md)"
         )
-    begin = _begin(path)  # empty where there is nothing to read, which the reader says
     if begin.startswith(b"PK\x03\x04"):
         return "npz"
     if begin.startswith(b"\x93NUMPY"):
@@ -50,13 +59,8 @@ def _kind(path: Path) -> str:
     if begin and path.suffix.lower() == ".npz":
         raise DataError(f"{path}: is not a readable .npz file; write it with numpy.savez, or copy it again")
     if begin and path.suffix.lower() not in _HDF5_SUFFIXES and not begin.startswith(b"\x89HDF"):
-        raise DataError(f"{path}: is neither an HDF5 nor an .npz file; {CONVERT}")
+        raise DataError(f"{path}: is no HDF5, .npz, CSV or parquet file; {CONVERT}")
     return "hdf5"
-
-
-def _is_pickle(path: Path) -> bool:
-    """Whether a file's name or first bytes are those of a pickle."""
-    return path.suffix.lower() in _PICKLE_SUFFIXES or _begin(path)[:1] == b"\x80"
 
 
 def _begin(path: Path) -> bytes:
@@ -65,3 +69,53 @@ def _begin(path: Path) -> bytes:
             return file.read(8)
     except OSError:
         return b""
+
+
+def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episodes:  # noqa: ANN401  `assemble.Limits`
+    """Read a .npz with the columns of an HDF5 file in D4RL's layout; see `read_hdf5`. Nothing is unpickled.
+
+    Raises:
+        DataError: as `read_hdf5`, or an array that is needed holds Python objects, which would have to be unpickled.
+        UsageError: `max_episode_steps` is less than 1.
+    """
+    held = Limits(**limits)
+    try:
+        columns = _npz_columns(path, {name for names in held.names.values() for name in np.atleast_1d(names)})
+    except PermissionError as error:
+        raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error
+    except (*_NPZ_ERRORS, MemoryError) as error:
+        raise DataError(f"{path}: is not a readable .npz file ({one_line(error)}); write or copy it again") from error
+    way_out = f"write it with numpy.savez; {CONVERT}"
+    labels = {"path": str(path), "dataset": dataset or path.stem}
+    return Episodes(**assemble([Table(str(path), columns)], held, way_out=way_out, **labels))
+
+
+def _npz_columns(path: Path, named: set[str]) -> dict[str, Tree]:
+    columns: dict[str, Tree] = {}
+    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        known = [name for name in archive.files if name in MEANING or name in named]
+        for name in known:
+            try:
+                array = archive[name]
+            except ValueError as error:
+                if "allow_pickle" not in str(error):
+                    raise
+                raise DataError(
+                    f"{path}:{name} holds Python objects (as arrays of different lengths do), which are pickled and "
+                    f"may run code; {CONVERT}"
+                ) from error
+            if array.dtype.kind not in "biuf":
+                raise DataError(f"{path}:{name} holds {array.dtype}, not real numbers; {CONVERT}")
+            columns[name] = Column(f"{path}:{name}", array)
+        steps = max((column.shape[0] for column in columns.values() if column.shape), default=0)
+        for name in sorted({*archive.files} - {*known}):
+            columns[name] = {}  # not read, but named where a column is missing
+            member = f"{name}.npy"
+            if member not in archive.zip.namelist():
+                continue
+            if archive.zip.getinfo(member).file_size <= _PER_STEP * steps + _HEADER:
+                try:
+                    columns[name] = Column(f"{path}:{name}", archive[name])
+                except ValueError:  # it would be unpickled
+                    continue
+    return columns

@@ -1,16 +1,12 @@
 """Observations of a dataset: flattened, in the type they need; means and deviations of columns, without a copy."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...base.errors import DataError
 from ...base.ranges import FAR
-from ..tasks.spaces import Layout, flat_size, flatten_batch, is_vector
-from .columns import CONVERT, ArrayColumn, Tree, columns_of, read_finite
 from .storage import allocate, blocks
 
 Fill = Callable[[npt.NDArray[Any]], object]  # reads the first rows into an array of them
@@ -72,52 +68,6 @@ def moments(
 def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Of each column, (O,), whether it lies so many of its deviations from zero that float32 loses what it is about."""
     return np.abs(mean) > FAR * std
-
-
-def flattened_by(tree: Tree, layout: Layout | None) -> Layout | None:
-    """What the columns are flattened by; None: they are vectors, of whose parts nothing is known."""
-    if not isinstance(tree, Mapping | Sequence):
-        return None
-    return _of_columns(tree) if layout is None else layout
-
-
-def _of_columns(tree: Tree) -> Layout:
-    """The layout by which columns are flattened that come without a space."""
-    if isinstance(tree, Mapping):
-        return {"type": "Dict", "subspaces": {key: _of_columns(tree[key]) for key in sorted(tree)}}
-    if isinstance(tree, Sequence):
-        return {"type": "Tuple", "subspaces": [_of_columns(part) for part in tree]}
-    return {"type": "Box", "shape": list(tree.shape[1:])}
-
-
-def width_of(tree: Tree, layout: Layout | None) -> int:
-    """The numbers of an observation once it is flattened."""
-    if layout is None or is_vector(layout):
-        return sum(math.prod(column.shape[1:]) for column in columns_of(tree))
-    return flat_size(layout)
-
-
-def fill_observations(tree: Tree, layout: Layout | None, place: str, out: npt.NDArray[Any]) -> None:
-    """The first observations of a tree into `out`, flattened; straight from the file where they are vectors already.
-
-    DataError: a part is missing, has another shape, is not finite or not in its space.
-    """
-    if not isinstance(tree, Mapping | Sequence) and (layout is None or is_vector(layout)):
-        read_finite(tree, out)
-        return
-    try:
-        flat = flatten_batch(layout, _values(tree, len(out)), place, out.dtype)
-    except ValueError as error:
-        raise DataError(f"{error}; {CONVERT}") from error
-    read_finite(ArrayColumn(place, flat), out)
-
-
-def _values(tree: Tree, steps: int) -> Any:  # noqa: ANN401
-    if isinstance(tree, Mapping):
-        return {key: _values(part, steps) for key, part in tree.items()}
-    if isinstance(tree, Sequence):
-        return tuple(_values(part, steps) for part in tree)
-    return tree.values()[:steps]
 
 
 def read_observations(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...base.errors import DataError
 from ..data.episodes import Episodes, row_blocks
-from ..data.hdf5.opening import open_hdf5
+from ..data.hdf5 import open_hdf5
 from ..simulation.rollout import rollout
 from ..tasks.names import get_task
 from ..tasks.table import D4RLTask

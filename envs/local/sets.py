@@ -14,7 +14,7 @@ from ...base.files import alone
 from ...base.files import cache_dir as cache_dir
 from ...base.system import core_count
 from ..data.episodes import Episode, Episodes, join
-from ..data.hdf5.d4rl import read_hdf5, write_hdf5
+from ..data.hdf5 import read_hdf5, write_hdf5
 from ..tasks.built_in import LocalTask
 from ..tasks.table import TASKS, D4RLTask
 from . import cartpole, tmaze

@@ -14,10 +14,8 @@ from aaren_rl.datasets.command import main
 from aaren_rl.datasets.describe import describe, format_description
 from aaren_rl.envs import Episodes, load_task, normalized_score
 from aaren_rl.envs.data.download import write_pin
-from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
-from aaren_rl.envs.data.minari.read import read_minari
-from aaren_rl.envs.data.minari.spec import minari_data_dir
-from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
+from aaren_rl.envs.data.minari import minari_data_dir, read_minari, write_minari
 from aaren_rl.envs.local import sets as local_module
 from aaren_rl.envs.local.sets import Recipe
 

@@ -11,9 +11,8 @@ from policies import make_card, make_policy, onnx_policy_of
 
 from aaren_rl.base.ranges import FAR
 from aaren_rl.envs import Episodes
-from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
-from aaren_rl.envs.data.minari.read import read_minari
-from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.data.hdf5 import read_hdf5
+from aaren_rl.envs.data.minari import read_minari, write_minari
 from aaren_rl.envs.data.observations import is_far, moments, narrowed, read_observations
 from aaren_rl.envs.data.storage import allocate, gather, release, should_map
 from aaren_rl.policies.card import card_from_json

@@ -21,7 +21,7 @@ from aaren_rl import Episodes, load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
-from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.export.command import main as export

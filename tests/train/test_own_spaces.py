@@ -15,8 +15,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from policies import onnx_policy_of
 
 from aaren_rl.envs import load_task
-from aaren_rl.envs.data.minari.write import write_minari
-from aaren_rl.envs.load.own import MARGIN
+from aaren_rl.envs.data.minari import write_minari
+from aaren_rl.envs.load import MARGIN
 from aaren_rl.train import train_policy
 from aaren_rl.vector import VectorPolicy
 

@@ -23,7 +23,7 @@ from aaren_rl.agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.data.episodes import split
-from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
+from aaren_rl.envs.data.hdf5 import read_hdf5
 from aaren_rl.envs.local.noise import mode_returns
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes

@@ -9,8 +9,8 @@ import gymnasium as gym
 from ...base.errors import UsageError
 from ...base.files import writing
 from ...envs import Episodes
-from ...envs.data.hdf5.d4rl import write_hdf5
-from ...envs.load.sources import default_name
+from ...envs.data.hdf5 import write_hdf5
+from ...envs.load import default_name
 
 
 def as_settings(episodes: object, env: object, out: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], Path]:

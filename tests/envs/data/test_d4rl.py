@@ -1,18 +1,13 @@
 """Files in D4RL's layout: what is read, what is written, and what is refused with one line that says why."""
 
 import os
-import resource
-import struct
 
 import h5py
 import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, UsageError
-from aaren_rl.envs.data.hdf5 import opening
-from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
-from aaren_rl.envs.data.hdf5.opening import check_file
-from aaren_rl.envs.load.task import load_task
+from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
 
 N = 60
 
@@ -114,34 +109,6 @@ def test_3_truncated_empty_and_foreign(save, tmp_path):
     refused(path, "not a readable HDF5 file")
 
 
-@pytest.mark.faults(3)
-def test_3_a_file_that_crashes_the_library_is_refused(save):
-    """A chunk whose record says that it has no bytes: libhdf5 2.0 reads behind their end."""
-    path = save(arrays(n=1200), compression="gzip", shuffle=True, fletcher32=True)
-    with h5py.File(path) as file:
-        chunk = file["actions"].id.get_chunk_info(0)
-    content, record = path.read_bytes(), struct.pack("<II", chunk.size, 0)
-    assert content.count(record) == 1
-    path.write_bytes(content.replace(record, bytes(8)).replace(struct.pack("<Q", chunk.byte_offset), bytes(8)))
-    with pytest.raises(DataError, match=r"set\.hdf5: the HDF5 library crashes on it|not a readable HDF5 file"):
-        load_task("mine", str(path), env_id="Hopper-v4")
-
-
-@pytest.mark.faults(3)
-@pytest.mark.parametrize(
-    ("script", "did"), [("import os; os.abort()", "crashes on it"), ("while True: pass", "does not finish")]
-)
-def test_3_a_crash_and_a_hang_are_told(tmp_path, monkeypatch, script, did):
-    path = tmp_path / "x.hdf5"
-    path.write_bytes(b"x")
-    check_file(path)  # what is wrong otherwise is left to the reader
-    path.write_bytes(b"xx")
-    monkeypatch.setattr(opening, "_READ_ALL", script)
-    monkeypatch.setattr(opening, "_SECONDS", 2)
-    with pytest.raises(DataError, match=did):
-        check_file(path)
-
-
 @pytest.mark.faults(10)
 @pytest.mark.parametrize("ends", [None, np.zeros(N, bool)])
 def test_10_no_ends(save, ends):
@@ -221,17 +188,6 @@ def virtual(file):
 def test_37_links(save, kind, link):
     path = save(arrays(rewards=None), link)
     refused(path, ":rewards", kind)
-    check_file(path)
-
-
-@pytest.mark.faults(38)
-@pytest.mark.parametrize(("shape", "chunk"), [(10**12, 10**6), (N, 10**9)])
-def test_38_shape_and_chunk_bombs(save, shape, chunk):
-    options = {"chunks": (chunk,), "maxshape": (None,), "compression": "gzip"}
-    path = save(arrays(rewards=None), lambda file: file.create_dataset("rewards", (shape,), np.float32, **options))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused(path, "claims 4,0", f"in a file of {path.stat().st_size:,}")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
 
 
 def test_write_and_read_again(save, tmp_path):

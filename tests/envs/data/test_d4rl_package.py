@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import REFERENCE_RETURNS, TASKS, normalized_score
-from aaren_rl.envs.data.hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
+from aaren_rl.envs.data.hdf5 import d4rl_dataset_dir, d4rl_url, read_hdf5
 
 PACKAGE = os.environ.get("AAREN_RL_D4RL_PACKAGE")
 # Where the variable is set, everything that is wrong with the folder is a failure.

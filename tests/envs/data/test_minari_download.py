@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from minari_sets import ID, refused
 
-from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari import read_minari
 
 
 @pytest.fixture

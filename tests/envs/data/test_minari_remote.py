@@ -1,19 +1,14 @@
 """Asking Minari's remote which versions it has, through minari's own client and a server on this machine."""
 
 import hashlib
-import io
-import json
-import time
-from contextlib import redirect_stdout
 
 import pytest
-from minari_server import Handler, Hub
+from minari_server import Hub
 from minari_sets import ID
 
 from aaren_rl.envs import DataError, UsageError
-from aaren_rl.envs.data.minari import remote
-from aaren_rl.envs.data.minari.read import read_minari
-from aaren_rl.envs.load.sources import resolve, task_name
+from aaren_rl.envs.data.minari import choose_version, installed, read_minari
+from aaren_rl.envs.load import resolve, task_name
 
 NAME = ID.removesuffix("-v0")  # test/hopper/random
 REPOSITORY = "/datasets/farama-minari/test/resolve/main/"
@@ -46,18 +41,6 @@ def hub(minari_recorded, folder, monkeypatch):
         yield hub
 
 
-@pytest.fixture
-def here(monkeypatch):
-    """The body of the child runs in this process, which saves a second a time."""
-
-    def ask(name, seconds):
-        with redirect_stdout(io.StringIO()) as printed:
-            remote.print_answer(name)
-        return json.loads(printed.getvalue())
-
-    monkeypatch.setattr(remote, "_ask", ask)
-
-
 def refused(*parts, name=NAME):
     with pytest.raises(DataError) as caught:
         read_minari(name, progress=False)
@@ -77,23 +60,23 @@ def test_an_id_without_a_version_is_the_latest_that_can_be_read(hub, folder, cap
 
 
 def test_a_version_is_never_asked_for(hub, folder):
-    assert remote.choose_version(ID) == ID and remote.choose_version("nobody/has-v3") == "nobody/has-v3"
+    assert choose_version(ID) == ID and choose_version("nobody/has-v3") == "nobody/has-v3"
     assert hub.asked == []
 
 
-def test_what_is_on_this_machine(hub, folder, here, minari_recorded, monkeypatch, capsys):
+def test_what_is_on_this_machine(hub, folder, minari_recorded, monkeypatch, capsys):
     """Later versions here count, and those of a server that does not answer or has none."""
     for version in (0, 10, 9):
         (folder / f"{NAME}-v{version}" / "data").mkdir(parents=True)
     (folder / f"{NAME}-very-v11" / "data").mkdir(parents=True)
-    assert remote.installed(NAME) == [f"{NAME}-v{version}" for version in (10, 9, 0)]
-    assert remote.choose_version(NAME) == f"{NAME}-v10"
+    assert installed(NAME) == [f"{NAME}-v{version}" for version in (10, 9, 0)]
+    assert choose_version(NAME) == f"{NAME}-v10"
     (folder / "mine" / "walk-v2" / "data").mkdir(parents=True)
     (folder / "top-v2" / "data").mkdir(parents=True)
     capsys.readouterr()
-    assert (remote.choose_version("mine/walk"), remote.choose_version("top")) == ("mine/walk-v2", "top-v2")
+    assert (choose_version("mine/walk"), choose_version("top")) == ("mine/walk-v2", "top-v2")
     monkeypatch.setenv("MINARI_REMOTE", "nowhere")
-    assert remote.choose_version("mine/walk") == "mine/walk-v2"
+    assert choose_version("mine/walk") == "mine/walk-v2"
     first, second, third = capsys.readouterr().err.splitlines()
     assert first.startswith(
         "mine/walk: using mine/walk-v2, which is on this machine, because Hugging Face has no dataset"
@@ -101,7 +84,7 @@ def test_what_is_on_this_machine(hub, folder, here, minari_recorded, monkeypatch
     assert "nothing that begins with top" in second and "nowhere cannot be asked for its versions" in third
 
 
-def test_the_error_lists_what_the_server_has(hub, here):
+def test_the_error_lists_what_the_server_has(hub):
     has = [f"test/hopper/{name}" for name in ("medium-expert-v0", "random-v0", "random-v1", "random-v7")]
     refused("no dataset of that name", ", ".join(has), "minari:ID", name="test/hopper/randm")
     refused(*has, name="test/hoper/random")
@@ -161,7 +144,7 @@ NAMESPACES = {
 
 
 @pytest.mark.parametrize("start, faults", [("/api/datasets", LISTINGS), (NAMESPACE, NAMESPACES)], ids=["list", "names"])
-def test_what_a_server_may_answer(hub, folder, here, start, faults, recwarn):
+def test_what_a_server_may_answer(hub, folder, start, faults, recwarn):
     for name, fault in faults.items():
         hub.faults = {start: fault}
         message = refused(f"minari:{NAME}: Hugging Face ", "MINARI_REMOTE")
@@ -171,9 +154,9 @@ def test_what_a_server_may_answer(hub, folder, here, start, faults, recwarn):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "7", "{", '{"minari_version": 7}', "{}", '{"minari_version": ["a"]}'])
-def test_metadata_that_cannot_be_read_leaves_a_version_out(hub, here, content, capsys):
+def test_metadata_that_cannot_be_read_leaves_a_version_out(hub, content, capsys):
     hub.faults = {f"{REPOSITORY}hopper/random-v{version}": answer(content) for version in (1, 7)}
-    assert remote.choose_version(NAME) == ID
+    assert choose_version(NAME) == ID
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(": left out, because ")[0] for line in lines] == [f"{NAME}-v7", f"{NAME}-v1"]
 
@@ -181,55 +164,17 @@ def test_metadata_that_cannot_be_read_leaves_a_version_out(hub, here, content, c
 @pytest.mark.parametrize(
     "remote_path", ["s3://bucket", "nothing", "gcp://", "hf://", "hf://a/b/c", "://", "hf://farama minari"]
 )
-def test_a_remote_that_is_none(folder, here, hub, monkeypatch, remote_path):
+def test_a_remote_that_is_none(folder, hub, monkeypatch, remote_path):
     monkeypatch.setenv("MINARI_REMOTE", remote_path)
     refused(f"{remote_path} ", "MINARI_REMOTE")
 
 
-def endless(handler):
-    """Page after page without anything on it."""
-    handler.body(b"[]", Link=f'<{handler.server.url}/api/datasets?search=again>; rel="next"')
-
-
-SLOW = {
-    "the first answer": ("/", Handler.drip),
-    "the list": ("/api/datasets", Handler.drip),
-    "the names": (NAMESPACE, Handler.drip),
-    "pages": ("/api/datasets", endless),
-    "busy": ("/api/datasets", answer("", status=503)),
-    "to nowhere": ("/api/datasets", answer("", status=302, Location="http://127.0.0.1:1/")),
-}
-
-
-@pytest.mark.parametrize("fault", SLOW)
-def test_a_slow_server_is_given_up(hub, folder, monkeypatch, fault):
-    start, answered = SLOW[fault]
-    hub.faults = {start: answered}
-    monkeypatch.setattr(remote, "_SECONDS", 2.5)
-    began = time.monotonic()
-    refused("it did not answer within 2.5 seconds")
-    assert time.monotonic() - began < 10
-
-
-def test_a_slow_server_costs_less_where_there_is_a_version(hub, folder, monkeypatch, capsys):
-    hub.faults = {"/": Handler.drip}
-    monkeypatch.setattr(remote, "_SECONDS_IF_INSTALLED", 1.0)
-    (folder / f"{NAME}-v3" / "data").mkdir(parents=True)
-    assert remote.choose_version(NAME) == f"{NAME}-v3"
-    assert "within 1 seconds" in capsys.readouterr().err
-
-
-def test_a_server_that_hangs_up(hub, folder, here):
+def test_a_server_that_hangs_up(hub, folder):
     hub.faults = {"/": hang_up}
     refused("cannot be asked")
 
 
-def test_a_child_that_dies(hub, folder, monkeypatch):
-    monkeypatch.setattr(remote, "_ASK", "import os; os._exit(9)")
-    refused("minari's client ended with code 9")
-
-
-def test_a_version_of_a_tasks_data_goes_under_its_name(folder, here, hub):
+def test_a_version_of_a_tasks_data_goes_under_its_name(folder, hub):
     """So that a run can keep the version that it was trained on."""
     version = "minari:mujoco/hopper/medium-v3"
     assert task_name("hopper-medium", version, None) == "hopper-medium"
@@ -239,7 +184,7 @@ def test_a_version_of_a_tasks_data_goes_under_its_name(folder, here, hub):
             task_name("hopper-medium", other, None)
 
 
-def test_what_a_download_may_bring(hub, folder, here, tmp_path):
+def test_what_a_download_may_bring(hub, folder, tmp_path):
     place = "hopper/random-v1"
     data, about = (f"{place}/data/{name}" for name in ("main_data.hdf5", "metadata.json"))
     content, at = hub.files[data], f"/datasets/farama-minari/test/resolve/{hub.commit}/{data}"

@@ -12,9 +12,8 @@ from minari_sets import ID, small
 
 from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import DataError, SimulationError, UsageError
-from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
-from aaren_rl.envs.data.minari.read import read_minari
-from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.data.hdf5 import write_hdf5
+from aaren_rl.envs.data.minari import read_minari, write_minari
 
 
 @pytest.mark.faults(9)

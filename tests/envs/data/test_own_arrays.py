@@ -21,7 +21,7 @@ from gymnasium import spaces
 from aaren_rl import Episodes
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets.command import main as datasets
-from aaren_rl.envs.load.sources import expand
+from aaren_rl.envs.load import expand
 
 N = 30
 RNG = np.random.default_rng(0)
@@ -292,9 +292,9 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "an array": ("set.npy", array(), "one array without a name"),
     "no npz": ("set.npz", b"PK", "not a readable .npz"),
     "text": ("set.npz", b"a,b\n1,2\n", "not a readable .npz"),
-    "csv": ("set.csv", b"a,b\n1,2\n", "neither an HDF5 nor an .npz"),
-    "json": ("set.json", b"{}", "neither an HDF5 nor an .npz"),
-    "parquet": ("set.parquet", b"PAR1....PAR1", "neither an HDF5 nor an .npz"),
+    "csv": ("set.csv", b"a,b\n1,2\n", "missing observations"),
+    "json": ("set.json", b"{}", "is no HDF5, .npz"),
+    "parquet": ("set.parquet", b"PAR1....PAR1", "is no table"),
     "a pickle": ("set.pkl", pickle.dumps([one()]), "pickle.load"),
     "a hidden pickle": ("set.data", pickle.dumps([one()]), "pickle.load"),
     "an empty archive": ("set.npz", b"PK\x05\x06" + bytes(18), "not a readable .npz"),

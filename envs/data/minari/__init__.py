@@ -1,1 +1,0 @@
-"""Minari's data sets: their description, fetched, read and written."""

@@ -1,1 +1,0 @@
-"""From a name and a source to a task and its episodes."""

@@ -1,0 +1,287 @@
+"""Recordings as people have them: what is no step is left out, with a note, and nothing is misread without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from aaren_rl import Episodes
+from aaren_rl.envs import DataError, UsageError, load_episodes, load_task
+from aaren_rl.envs.data.files import read_file
+
+N = 40
+RNG = np.random.default_rng(0)
+SEEN, ACTED = RNG.standard_normal((N, 3)).astype(np.float32), RNG.uniform(-1, 1, (N, 2)).astype(np.float32)
+REWARDS, NUMBER = RNG.standard_normal(N).astype(np.float32), np.repeat([7, 8, 9, 10], [10, 5, 20, 5])
+LENGTHS = [10, 5, 20, 5]
+LAST = np.append(np.diff(NUMBER) != 0, True)
+DEAD = LAST & (NUMBER == 8)
+ARRAYS = Episodes.from_arrays
+
+
+def npz(path: Path, **columns: Any) -> Path:
+    given = {"observations": SEEN, "actions": ACTED, "rewards": REWARDS} | columns
+    np.savez(path, **{name: column for name, column in given.items() if column is not None})
+    return path
+
+
+def same(episodes: Episodes, terminated: Any = DEAD[LAST]) -> Episodes:
+    assert episodes.lengths.tolist() == LENGTHS and episodes.terminated.tolist() == list(terminated)
+    for found, wanted in ((episodes.observations, SEEN), (episodes.actions, ACTED), (episodes.rewards, REWARDS)):
+        np.testing.assert_array_equal(found, wanted)
+    return episodes
+
+
+STEP = np.concatenate([np.arange(length) for length in LENGTHS])
+COUNTED: dict[str, dict[str, Any]] = {
+    "numbers": {"episode_id": NUMBER},
+    "LeRobot's numbers": {"episode_index": NUMBER.astype(np.float64), "frame_index": STEP},
+    "steps": {"timestep": STEP},
+    "steps from 1": {"step": STEP[:, None] + 1},
+    "lengths": {"episode_lengths": np.array(LENGTHS)},
+    "ends of Diffusion Policy": {"episode_ends": np.cumsum(LENGTHS)},
+    "first rows": {"is_first": STEP == 0, "timeouts": LAST},
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_numbers_lengths_and_steps_tell_episodes_beside_terminations(name: str, tmp_path: Path) -> None:
+    episodes = same(read_file(npz(tmp_path / "set.npz", terminals=DEAD, **COUNTED[name])))
+    assert name == "first rows" or "read ends of episodes from" in episodes.notes[0]
+
+
+def test_numbers_that_contradict_flags_or_are_mixed(tmp_path: Path) -> None:
+    for flags, part in (
+        (np.arange(N) == 3, "step 3, within an episode by episode"),
+        (None, "rows of episodes are mix"),
+    ):
+        number = NUMBER if flags is not None else np.arange(N) % 4
+        with pytest.raises(DataError, match=part):
+            read_file(npz(tmp_path / "set.npz", terminals=flags, episode=number))
+    with pytest.raises(DataError, match="counts 39 steps, there are 40"):
+        read_file(npz(tmp_path / "set.npz", lengths=np.array([10, 5, 20, 4])))
+    same(ARRAYS(SEEN, ACTED, REWARDS, DEAD, episode_ids=NUMBER))
+    same(ARRAYS(SEEN, ACTED, REWARDS, DEAD, lengths=LENGTHS))
+
+
+def padded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    rows = np.zeros((len(LENGTHS), max(LENGTHS), *array.shape[1:]), array.dtype)
+    for e, part in enumerate(np.split(array, np.cumsum(LENGTHS)[:-1])):
+        rows[e, : len(part)] = part
+    return rows
+
+
+KEPT = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+PADDING: dict[str, Any] = {
+    "mask": KEPT,
+    "attention_mask": KEPT.astype(np.int64),
+    "valid": KEPT[:, :, None],
+    "is_pad": ~KEPT,
+    "lengths": np.array(LENGTHS),
+}
+
+
+@pytest.mark.parametrize("name", PADDING)
+def test_padding_is_no_step(name: str, tmp_path: Path) -> None:
+    rows = {
+        "observations": padded(SEEN),
+        "actions": padded(ACTED),
+        "rewards": padded(REWARDS),
+        "terminals": padded(DEAD),
+    }
+    for episodes in (
+        ARRAYS(**rows, **{name: PADDING[name]}),
+        read_file(npz(tmp_path / "a.npz", **rows, **{name: PADDING[name]})),
+    ):
+        assert same(episodes).notes[0] == f"left out rows of padding, by {name}"
+    each = [{key: value[e] for key, value in {**rows, name: PADDING[name]}.items()} for e in range(len(LENGTHS))]
+    same(Episodes.from_trajectories(each))
+    other = "n_steps" if name == "lengths" else "keep"
+    for one in each:
+        one[other] = one.pop(name)
+        del one["terminals"]
+    with pytest.raises(DataError, match=f"{other} may tell which rows are padding"):
+        Episodes.from_trajectories(each)
+
+
+def test_left_padding_and_a_gap() -> None:
+    rows = {"observations": SEEN[:6], "actions": ACTED[:6], "rewards": REWARDS[:6]}
+    episodes = Episodes.from_trajectories([{**rows, "mask": [0, 0, 1, 1, 1, 1]}])
+    np.testing.assert_array_equal(episodes.rewards, REWARDS[2:6])
+    with pytest.raises(DataError, match="a gap within the episode"):
+        Episodes.from_trajectories([{**rows, "mask": [1, 0, 1, 1, 1, 1]}])
+    with pytest.raises(DataError, match="there are 6 steps"):
+        Episodes.from_trajectories([{**rows, "length": 9}])
+
+
+def test_rlds_last_rows_hold_an_observation_alone(tmp_path: Path) -> None:
+    rows = np.sort(np.concatenate([np.arange(N), np.flatnonzero(LAST) + 0.5]))
+    behind, index = rows % 1 > 0, rows.astype(int)
+    actions, rewards = ACTED[index], REWARDS[index]
+    actions[behind], rewards[behind] = np.nan, np.nan
+    flags = {"is_last": behind, "is_terminal": behind & DEAD[index], "is_first": np.append(True, behind[:-1])}
+    path = npz(tmp_path / "set.npz", observations=SEEN[index], actions=actions, rewards=rewards, **flags)
+    assert any("is_last" in note for note in same(read_file(path)).notes)
+
+
+@pytest.mark.parametrize("name", ["terminals", "timeouts", "dones", "ends"])
+def test_the_first_of_marks_that_stay_ends_an_episode(name: str, tmp_path: Path) -> None:
+    done = np.zeros(60, bool)
+    for end in (20, 40, 60):
+        done[end - 5 : end] = True
+    rows = {"observations": np.arange(60.0)[:, None], "actions": np.zeros((60, 1)), "rewards": np.ones(60)}
+    episodes = read_file(npz(tmp_path / "set.npz", **rows, **{name: done}))
+    assert episodes.lengths.tolist() == [16] * 3 and episodes.observations[16, 0] == 20
+    assert any("stays marked" in note for note in episodes.notes)
+    with h5py.File(tmp_path / "traj.h5", "w") as file:  # ManiSkill's
+        for e in range(3):
+            for key, value in {**rows, name: done}.items():
+                file[f"traj_{e}/{key}"] = value[:20]
+    assert read_file(tmp_path / "traj.h5").lengths.tolist() == [16] * 3
+
+
+def test_episodes_of_one_step_stay() -> None:
+    ends = LAST | np.append(LAST[1:], False)
+    episodes = ARRAYS(SEEN, ACTED, REWARDS, ends & ((NUMBER == 8) | LAST))
+    assert episodes.lengths.tolist() == [10, 4, 1, 20, 5]
+    assert len(ARRAYS(SEEN, ACTED, REWARDS, np.ones(N))) == N
+
+
+def recorded(mode: Any) -> list[np.ndarray[Any, Any]]:
+    envs = gym.make_vec("Pendulum-v1", num_envs=2, max_episode_steps=20, vector_kwargs={"autoreset_mode": mode})
+    envs.action_space.seed(0)
+    observation, rows = envs.reset(seed=0)[0], []
+    for _ in range(20 + 5 * (21 if mode == gym.vector.AutoresetMode.NEXT_STEP else 20)):
+        action = envs.action_space.sample()
+        after, reward, terminated, truncated, _ = envs.step(action)
+        rows.append((observation, action, reward, terminated, truncated))
+        observation = after
+    envs.close()
+    columns = [np.swapaxes(np.array(column), 0, 1) for column in zip(*rows, strict=True)]
+    return [column.reshape(-1, *column.shape[2:]) for column in columns]
+
+
+def test_resets_of_vector_environments_are_no_steps() -> None:
+    episodes = ARRAYS(*recorded(gym.vector.AutoresetMode.NEXT_STEP))
+    assert episodes.lengths.tolist() == [20] * 12 and "NEXT_STEP" in episodes.notes[0]
+    assert ARRAYS(*recorded(gym.vector.AutoresetMode.SAME_STEP)).notes == ()
+
+
+def test_choices_that_are_stored_as_floats(tmp_path: Path) -> None:
+    choices = np.arange(N) % 3
+    path = npz(tmp_path / "set.npz", actions=choices.astype(np.float64), timeouts=LAST)
+    assert not (read := read_file(path, action_high=9)).discrete and "whole numbers, 0 to 2" in read.notes[0]
+    for episodes in (
+        load_episodes("mine", path, actions="discrete"),
+        ARRAYS(SEEN, choices / 1.0, REWARDS, timeouts=LAST, kind="discrete"),
+        read_file(path, n_actions=3),
+    ):
+        assert episodes.discrete and episodes.actions.tolist() == choices.tolist()
+    kept = ARRAYS(SEEN, choices, REWARDS, timeouts=LAST, kind="continuous")
+    assert not kept.discrete and kept.actions[:, 0].tolist() == choices.tolist()
+    assert "2 columns of integers" in ARRAYS(SEEN, np.c_[choices, choices], REWARDS, timeouts=LAST).notes[0]
+    with pytest.raises(DataError, match=r"0\.5 at step 4.*kind='discrete' takes integers"):
+        ARRAYS(SEEN, np.where(np.arange(N) == 4, 0.5, choices), REWARDS, timeouts=LAST, kind="discrete")
+    with pytest.raises(UsageError, match="discrete or continuous"):
+        load_episodes("mine", path, actions="both")
+    npz(path, actions=np.where(choices == 2, 2**40, choices), timeouts=LAST)
+    with pytest.raises(DataError, match="number those that there are from 0 on"):
+        load_task("mine", path)
+
+
+def test_what_is_masked_is_missing() -> None:
+    rewards = np.ma.masked_equal(np.where(np.arange(N) == 5, -999.0, REWARDS), -999.0)
+    with pytest.raises(DataError, match="rewards: is masked at step 5"):
+        ARRAYS(SEEN, ACTED, rewards, LAST)
+    with pytest.raises(DataError, match="observations: is masked at step 2, column 1"):
+        ARRAYS(np.ma.masked_array(SEEN, (np.arange(N) == 2)[:, None] & (np.arange(3) == 1)), ACTED, REWARDS, LAST)
+
+
+def test_packed_columns_are_unpacked(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "building.nc", "w") as file:
+        file["observations"] = np.rint(SEEN * 1000).astype(np.int16)
+        file["observations"].attrs.update(scale_factor=0.001, add_offset=20.0, _FillValue=np.int16(-32768))
+        file["actions"], file["rewards"], file["timeouts"] = ACTED, REWARDS, LAST
+    np.testing.assert_allclose(read_file(tmp_path / "building.nc").observations, SEEN + 20, atol=1e-3)
+    with h5py.File(tmp_path / "building.nc", "a") as file:
+        file["observations"][3, 1] = -32768
+    with pytest.raises(DataError, match="step 3, column 1"):
+        read_file(tmp_path / "building.nc")
+
+
+def test_two_names_for_one_thing(tmp_path: Path) -> None:
+    same(read_file(npz(tmp_path / "set.npz", obs=SEEN, terminals=DEAD, timeouts=LAST)))
+    path = npz(tmp_path / "set.npz", obs=SEEN + 1, timeouts=LAST)
+    with pytest.raises(DataError, match="observations and obs both are observations, and differ"):
+        read_file(path)
+    np.testing.assert_array_equal(load_episodes("mine", path, columns="observations=obs").observations, SEEN + 1)
+
+
+def test_tuples_of_steps_and_mixed_frames() -> None:
+    rows = [(SEEN[i, :3], ACTED[i], REWARDS[i]) for i in range(3)]  # as many steps as numbers
+    observations, actions, rewards = zip(*rows, strict=True)
+    episodes = Episodes.from_trajectories([{"observations": observations, "actions": actions, "rewards": rewards}])
+    np.testing.assert_array_equal(episodes.observations, SEEN[:3])
+    frame = pd.DataFrame({"speed": SEEN[:, 0], "contact": NUMBER > 8, "end": LAST})
+    frame["gear"] = pd.array(NUMBER, "Int64")
+    read = ARRAYS(frame[["speed", "contact", "gear"]], ACTED, REWARDS, timeouts=frame["end"])
+    np.testing.assert_array_equal(read.observations, np.c_[SEEN[:, 0], NUMBER > 8, NUMBER].astype(np.float32))
+    frame.loc[4, "gear"] = pd.NA
+    with pytest.raises(DataError, match="step 4, column 2"):
+        ARRAYS(frame[["speed", "contact", "gear"]], ACTED, REWARDS, timeouts=frame["end"])
+
+
+def forms(folder: Path) -> dict[str, Episodes]:
+    """The same data in six forms."""
+    with h5py.File(folder / "own.hdf5", "w") as file:
+        file["sensors"], file["motors"], file["score"], file["run"], file["fell"] = SEEN, ACTED, REWARDS, NUMBER, DEAD
+    numbered = {f"obs_{i}": SEEN[:, i] for i in range(3)} | {f"action_{i}": ACTED[:, i] for i in range(2)}
+    frame = pd.DataFrame({**numbered, "reward": REWARDS, "terminated": DEAD, "episode": NUMBER, "note": "text"})
+    frame.to_csv(folder / "log.csv", index=False)
+    frame.to_parquet(folder / "log.parquet")
+    robot = {"observation.state": [*SEEN], "action": [*ACTED], "next.reward": REWARDS, "episode_index": NUMBER}
+    robot |= {
+        "frame_index": STEP,
+        "terminated": DEAD,
+        "observation.images.top": [{"path": "x"}] * N,
+        "index": np.arange(N),
+    }
+    (folder / "robot" / "data" / "chunk-000").mkdir(parents=True)
+    for k, rows in enumerate((slice(0, 15), slice(15, N))):
+        part = pd.DataFrame(robot).iloc[rows]
+        part.to_parquet(folder / "robot" / "data" / "chunk-000" / f"file-{k:03}.parquet")
+    each = [slice(start, start + length) for start, length in zip(np.cumsum([0, *LENGTHS]), LENGTHS, strict=False)]
+    keys = {"obs": SEEN, "action": ACTED, "reward": REWARDS}
+    own = "observations=sensors actions=motors rewards=score number=run terminated=fell"
+    return {
+        "own names": load_episodes("mine", folder / "own.hdf5", columns=own),
+        "csv": load_episodes("mine", str(folder / "log.csv")),
+        "parquet": load_episodes("mine", str(folder / "log.parquet")),
+        "LeRobot": load_episodes("mine", str(folder / "robot")),
+        "dicts": Episodes.from_trajectories([{k: v[s] for k, v in keys.items()} | {"done": DEAD[s][-1]} for s in each]),
+        "frame": Episodes.from_frame(frame),
+    }
+
+
+def test_one_set_of_data_in_six_forms(tmp_path: Path) -> None:
+    found = forms(tmp_path)
+    for episodes in found.values():
+        same(episodes)
+    assert any("observation.images.top" in note for note in found["LeRobot"].notes)
+    assert any("note" in note for note in found["frame"].notes)
+
+
+@pytest.mark.faults(38)
+def test_38_groups_without_end(tmp_path: Path) -> None:
+    with h5py.File(npz(tmp_path / "x.npz").with_suffix(".hdf5"), "w") as file:
+        file["actions"], file["rewards"], file["timeouts"] = ACTED, REWARDS, LAST
+        file["observations/a"] = SEEN
+        file["observations/again"] = file["observations"]
+    with pytest.raises(DataError, match="nested more than 16 levels"):
+        read_file(tmp_path / "x.hdf5")
