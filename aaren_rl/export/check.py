@@ -40,7 +40,9 @@ def check(policy: Policy, exported: OnnxPolicy, card: PolicyCard, seed: int, ste
     policy = replace(policy, compiled=False)  # plain PyTorch operations
     state, other_state = policy.initial_state(len(targets), targets), exported.initial_state(len(targets), targets)
     half = policy.scaling.action_half.double().cpu().numpy()
-    largest, action = 0.0, None
+    action: Any = None
+    difference: Any
+    largest = 0.0
     with closing(_observed(card, seed)) as environment:
         for step in progress_bar(iterable=range(steps), desc="check", unit="step", leave=False):
             observation, reward = environment.send(action)
@@ -73,8 +75,8 @@ def _observed(card: PolicyCard, seed: int) -> Generator[tuple[Floats, float], An
     if not card.env_id:
         rng = np.random.default_rng(seed)
         while True:
-            observation = rng.normal(card.observation_mean, card.observation_std)
-            yield observation, rng.normal(0.0, card.return_scale / card.horizon)
+            drawn = rng.normal(card.observation_mean, card.observation_std)
+            yield drawn, rng.normal(0.0, card.return_scale / card.horizon)
     env, reward = make_env(card.env_id, **card.env_kwargs), 0.0
     try:
         observation, _ = begin(env, f"reset with seed {seed}", seed=seed)

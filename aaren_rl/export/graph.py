@@ -59,7 +59,8 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
     """Without stack traces, which name files of this machine; the free dimension of the first input is "batch"."""
     graph = model.graph
     del graph.value_info[:], graph.metadata_props[:], model.metadata_props[:]
-    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+    parts: list[Any] = [*graph.node, *graph.input, *graph.output, *graph.initializer]
+    for part in parts:
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     batch = graph.input[0].type.tensor_type.shape.dim[0].dim_param
@@ -93,4 +94,5 @@ def quantize(model: onnx.ModelProto) -> onnx.ModelProto:
     finally:
         logging.disable(logging.NOTSET)
     small.model.clean_initializers()
-    return small.model.model
+    quantized: onnx.ModelProto = small.model.model
+    return quantized

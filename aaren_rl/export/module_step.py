@@ -99,9 +99,11 @@ def _exported(module: nn.Module, x: Tensor) -> bytes:
     given = {"x": x[:, GROWN].clone(), **{name: part.clone() for name, part in parts.items()}}
     outputs = ["y", *(f"next_{name}" for name in parts)]
     try:
-        return make_graph(_Step(module, state), given, outputs, (free[0], tuple(free[1:]))).SerializeToString()
+        model = make_graph(_Step(module, state), given, outputs, (free[0], tuple(free[1:])))
     except ValueError as error:
         raise ValueError(f"{type(module).__name__}.step has no ONNX graph: {error}") from error
+    content: bytes = model.SerializeToString()
+    return content
 
 
 @torch.no_grad()

@@ -76,6 +76,14 @@ class PolicyStep(nn.Module):
     these (B, 2, P); of a window the previous actions, returns-to-go and observations of the last steps (B, K - 1, F).
     """
 
+    observation_mean: Tensor
+    observation_std: Tensor
+    action_middle: Tensor
+    action_half: Tensor
+    origin: Tensor | None
+    bounds: Tensor
+    fresh: Tensor
+
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy, scaling = policy, policy.scaling
