@@ -88,8 +88,6 @@ GRAPHS = {
     "mingru": lambda: make_policy("mingru", activation="gelu-tanh", layers=1),
     "window": lambda: make_policy("attention", "window", tokens_per_step=3, layers=1),
     "window of aaren": lambda: make_policy("aaren", "window", layers=1),
-    "window of aaren-rsa": lambda: make_policy("aaren-rsa", "window", layers=1),
-    "window of rsa": lambda: make_policy("rsa", "window", layers=1),
     "discrete": lambda: make_discrete(actions=3, start=-1, layers=1),
 }
 

@@ -117,7 +117,7 @@ class Recurrence(nn.Module):
         n, dilation = values.shape[-2], self.dilation
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         segments = None if starts is None else starts.cumsum(-1).unsqueeze(1)  # (B, 1, N); the state is of segment 0
-        past = self.initial_state(len(values), values.shape[-1], values) if state is None else state
+        past = self.initial_state(values.shape[0], values.shape[-1], values) if state is None else state
         inputs = self._inputs(values, past.values, segments)
         if n == 1 and state is not None:  # every step of an episode comes here, where each operation counts
             sums = self.powers(torch.ones(1, device=values.device)) @ state.sums[:, :, :1]
