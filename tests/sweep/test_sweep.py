@@ -152,10 +152,10 @@ def test_ctrl_c_saves_every_run_and_leaves_no_process(hopper_file: Path, tmp_pat
     """A terminal sends it to all processes of the command."""
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000", "--updates", "100000")
     runs, process = started(tmp_path, 3, "--jobs", "2", *ray, "--", *endless)
-    until(lambda: all((run / "metrics.jsonl").exists() and records(run) for run in runs[:2]))
+    until(lambda: all((run / "metrics.jsonl").exists() for run in runs[:2]))
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=300)
-    assert process.returncode == 130 and errors.rpartition("\n\n")[2].splitlines()[-1].startswith("stopped; "), errors
+    assert process.returncode == 130 and errors.splitlines()[-1].startswith("stopped; "), errors
     assert "Traceback" not in errors
     for run in runs[:2]:
         assert list((run / "checkpoints").glob("0*")), errors
