@@ -20,6 +20,7 @@ _BLOCK_ROWS = 65536
 
 # From so many bytes as float32 on, data are mapped by default: they need no memory then.
 _LARGE = 2**28
+_AT_ONCE = 2**30  # bytes
 # Over the bytes of data in memory: their returns, their places and the temporary copies of training.
 _MARGIN = 1.3
 
@@ -92,7 +93,9 @@ def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[
     ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
     start = 0
     for end in ends:  # of rows that follow each other
-        if os.preadv(file, [found[start:end].data], offset + size * int(rows[start])) != size * (end - start):
+        if size * (end - start) > _AT_ONCE:  # more than the system reads in one call
+            found[start:end] = array[rows[start] : rows[start] + end - start]
+        elif os.preadv(file, [found[start:end].data], offset + size * int(rows[start])) != size * (end - start):
             raise OSError(f"{cache_dir()}: a memory map could not be read")
         start = end
     return found

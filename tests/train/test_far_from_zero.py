@@ -101,7 +101,7 @@ def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too() -> No
         assert np.array_equal(data.statistics.mean, copied.statistics.mean)
 
 
-def test_rows_of_a_mapped_array_are_read_where_they_lie() -> None:
+def test_rows_of_a_mapped_array_are_read_where_they_lie(monkeypatch) -> None:
     mapped = allocate((40, 3), np.float64, mapped=True)
     mapped[:] = NEAR[:40]
     rows = np.array([39, 0, 1, 2, 17, 17, 16])
@@ -111,6 +111,8 @@ def test_rows_of_a_mapped_array_are_read_where_they_lie() -> None:
     copied = mapped.copy()
     release(copied)
     assert np.array_equal(gather(copied, rows), NEAR[rows])
+    monkeypatch.setattr("aaren_rl.envs.data.storage._AT_ONCE", 8)  # as of rows beyond 2 GiB
+    assert np.array_equal(gather(mapped, rows), NEAR[rows])
 
 
 def test_data_beyond_the_limit_of_the_process_are_mapped(monkeypatch) -> None:
