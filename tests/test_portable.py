@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-import weakref
 from pathlib import Path
 
 import pytest
-
-from aaren_rl.base.processes import Worker, serve, start_child
 
 BARE = Path(__file__).parent / "portable"
 
@@ -67,63 +63,3 @@ def test_all_modules_import_and_the_first_commands_run(lines: list[str], tmp_pat
         command = [sys.executable, "-W", "ignore", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-
-
-def serve_requests() -> None:
-    """Sleeps for a number; gives anything else back."""
-    serve(lambda request: time.sleep(request) if isinstance(request, float) else request)
-
-
-def test_a_child_ends_with_its_pipe_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends it where the system sends no signal: this process lives on."""
-    held: list[int] = []
-    monkeypatch.setattr(weakref, "finalize", lambda child, close, end: held.append(end))
-    with start_child("print(1, flush=True)\nwhile True: pass", stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None and child.stdout.readline() == b"1\n"
-        os.close(held[0])
-        assert child.wait(60) == 1
-
-
-ABANDONED = """
-import time
-from aaren_rl.base.processes import start_child
-child = start_child("print(flush=True)\\nwhile True: pass")
-time.sleep(1.5)
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-
-
-def test_no_child_outlives_a_parent_that_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", ABANDONED], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    parent.stdout.readline()
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
-    parent.kill()
-    parent.communicate()
-    assert len(pids) == 1
-    deadline = time.monotonic() + 60
-    while any(alive(Path(f"/proc/{pid}/stat")) for pid in pids):
-        assert time.monotonic() < deadline, pids
-        time.sleep(0.1)
-
-
-def alive(stat: Path) -> bool:
-    try:
-        return ") Z " not in stat.read_text()
-    except OSError:  # gone
-        return False
-
-
-def test_a_worker_takes_large_requests_and_ends_with_its_pipe_alone() -> None:
-    """Neither side may wait for the other to read; nor does a busy one outlive the pipe."""
-    worker = Worker(__name__, "echoes")
-    large = bytes(2**22)
-    for _ in range(3):
-        worker.send(large)
-    assert [len(worker.receive()) for _ in range(3)] == [2**22] * 3
-    worker.send(600.0)
-    assert worker._process.stdin is not None
-    worker._process.stdin.close()
-    assert worker._process.wait(60) == 1
-    worker.close()

@@ -5,7 +5,6 @@ import math
 import os
 import platform
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +20,6 @@ _GROUPS = (
         ("total_active_file", "total_inactive_file"),
     ),
 )
-_PR_SET_PDEATHSIG = 1
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -78,14 +76,6 @@ def require_memory(needed: int, what: str, way_out: str, *, free: float | None =
         raise ResourcesError(
             f"out of memory ({what} takes at least {needed / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free); {way_out}"
         )
-
-
-def kill_at_parents_end(parent: int) -> None:
-    """Has Linux kill this process when `parent` ends, even while Python's lock is held."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it had ended before
-            signal.raise_signal(signal.SIGKILL)
 
 
 def swap_folders(one: Path, other: Path) -> bool:

@@ -12,13 +12,15 @@ import numpy as np
 
 from ...base.errors import SimulationError, UsageError, one_line
 from . import memory as memory  # registers the built-in environments
-from .actions import MOST_ACTIONS, UNBOUNDED, way_out
 from .arguments import is_plain_argument as is_plain_argument
 from .names import find_task
 from .spaces import Layout, flat_size, is_vector, layout_of
 from .table import Reference, Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+MOST_ACTIONS = 2**20  # integers beyond are no numbers of choices
+UNBOUNDED = 1e30  # a bound that says nothing, such as the largest float32
 
 # What code of the user's may raise; Ctrl-C is none of it.
 RAISED = (Exception, SystemExit, GeneratorExit)
@@ -68,7 +70,7 @@ def _checked_actions(env_id: str, action: gym.Space[Any]) -> gym.spaces.Box | gy
     if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1 or action.dtype.kind != "f":
         raise UsageError(
             f"{env_id}: actions are {one_line(action, 100)}, no vector of real numbers (a Box with one axis) and not "
-            f"Discrete; {way_out(action)}"
+            "Discrete; wrap the environment in gymnasium.wrappers.TransformAction (docs/howto/own-environment.md)"
         )
     if not action.shape[0]:
         raise UsageError(f"{env_id}: actions are vectors without a number in them ({action})")

@@ -257,8 +257,10 @@ def _numbers(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401
 
 def _leaf(layout: Layout, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     kind, size, rows = layout["type"], flat_size(layout), len(array)
-    if array.shape == (rows, size) and (kind != "Discrete" or size > 1):
-        return array
+    if array.shape == (rows, size):
+        # Where every choice is the only one, numbers and one-hot vectors have the same shape; the latter are 1.
+        single = kind in ("Discrete", "MultiDiscrete") and size == np.size(layout.get("nvec", layout.get("n")))
+        return np.ones_like(array) if single else array
     if kind in ("Dict", "Tuple"):
         raise ValueError(f"{name}: has shape {array.shape}; give the parts of the {kind}, or ({rows}, {size})")
     counts = np.array(layout.get("nvec", layout.get("n")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
 from aaren_rl.agents.model.scaling import middle_and_half
 from aaren_rl.agents.scan.rows import state_bytes
-from aaren_rl.envs.local.policy import ActionUnits
 
 OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
@@ -261,6 +259,3 @@ def test_bounds_between_two_float32_numbers_are_kept() -> None:
     bounds = torch.tensor([0.3, 0.1, 0.7], dtype=torch.float64)
     middle, half = middle_and_half(-bounds, bounds)
     assert bool((middle == 0).all() and ((bounds - 1e-7 < half.double()) & (half.double() <= bounds)).all())
-    units = ActionUnits(gym.spaces.Box(-bounds.numpy(), bounds.numpy(), dtype=np.float64))
-    for end in (-1.0, 1.0):
-        assert (np.abs(units(np.full(3, end, np.float32)).astype(np.float64)) <= bounds.numpy()).all()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import h5py
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from aaren_rl.base.errors import SimulationError
 from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_env
+from aaren_rl.envs.local import policy as policy_module
 from aaren_rl.envs.local import sets as local_module
 from aaren_rl.envs.local.noise import policy_rows
-from aaren_rl.envs.local.policy import BehaviorPolicy, Job, WorkerPool, simulate
+from aaren_rl.envs.local.policy import BehaviorPolicy, play
 from aaren_rl.envs.local.sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
 
 BEHAVIOR = Path(local_module.__file__).parent
@@ -63,32 +62,32 @@ def test_the_policy_is_the_formula_in_float64():
     np.testing.assert_array_equal(actions * 2**16, np.round(expected * 2**16))
 
 
-def test_simulated_episodes_are_the_environments():
+def test_episodes_are_the_environments():
     """Replaying the stored actions from the same seed gives the stored observations and rewards."""
-    job = Job("Hopper-v4", str(MEDIUM), 1000, (0, 380_000), 0, 3)
-    tracks = simulate(job)
+    envs, seed = [make_env("Hopper-v4") for _ in range(3)], (0, 380_000)
+    played = play(envs, BehaviorPolicy(MEDIUM), 1000, seed, 4)
     env = make_env("Hopper-v4")
-    for episode, track in enumerate(tracks):
-        seed = int(np.random.default_rng((0, 380_000, episode)).integers(2**31))
-        observation, _ = env.reset(seed=seed)
-        for t, action in enumerate(track.actions):
-            np.testing.assert_array_equal(track.observations[t], observation.astype(np.float32))
+    for number, episode in enumerate(played, start=4):
+        observation, _ = env.reset(seed=int(np.random.default_rng((*seed, number)).integers(2**31)))
+        for t, action in enumerate(episode.actions):
+            np.testing.assert_array_equal(episode.observations[t], observation.astype(np.float32))
             observation, reward, terminated, truncated, _ = env.step(action)
-            assert track.rewards[t] == np.float32(reward)
-            assert (terminated or truncated) == (t == len(track.actions) - 1)
-        assert track.terminated == terminated
-    assert len({track.rewards.sum() for track in tracks}) == 3, "episodes should differ"
-    cut = simulate(job._replace(horizon=7))
-    assert [(len(t.rewards), len(t.observations), t.terminated) for t in cut] == [(7, 7, False)] * 3
+            assert episode.rewards[t] == np.float32(reward)
+            assert (terminated or truncated) == (t == len(episode) - 1)
+        assert episode.terminated == terminated
+    assert len({episode.rewards.sum() for episode in played}) == 3, "episodes should differ"
+    cut = play(envs, BehaviorPolicy(MEDIUM), 7, seed, 4)
+    assert [(len(episode), len(episode.observations), episode.terminated) for episode in cut] == [(7, 7, False)] * 3
 
 
-def test_each_policy_has_its_share_and_its_own_first_episodes_for_any_number_of_workers(monkeypatch):
+def test_each_policy_has_its_share_and_its_own_first_episodes_for_any_number_of_threads(monkeypatch):
     for level, policies, steps in (("medium", (40_000,), 500), ("random", (None,), 500)):
         small(monkeypatch, level, policies, steps)
     small(monkeypatch, "medium-expert", (40_000, None), 1000)
     found = []
-    for level, workers in (("medium", 1), ("random", 1), ("medium-expert", 3)):
-        monkeypatch.setattr(local_module, "core_count", lambda workers=workers: workers)
+    monkeypatch.setattr(policy_module, "_AT_ONCE", 2)
+    for level, threads in (("medium", 1), ("random", 1), ("medium-expert", 3)):
+        monkeypatch.setattr(policy_module, "core_count", lambda threads=threads: threads)
         found.append(load_episodes(f"hopper-{level}", "local", progress=False))
     medium, random, both = found
     for part in (medium, random):
@@ -148,41 +147,17 @@ def test_cache_dir(monkeypatch, tmp_path):
         assert cache_dir() == tmp_path / expected
 
 
-def children(pid):
-    return {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-
-
-@pytest.mark.faults(25)
-def test_a_dead_worker_is_an_error_and_leaves_none_behind():
-    before = children(os.getpid())
-    with WorkerPool(2) as pool:
-        results = pool.play(Job("Hopper-v4", None, 1000, (0,), 0, 4), 10**9)
-        next(results)
-        workers = children(os.getpid()) - before
-        assert len(workers) == 2
-        os.kill(min(workers), signal.SIGKILL)
-        with pytest.raises(SimulationError, match="-9"):
-            for _ in results:
-                pass
-    assert children(os.getpid()) == before
-
-
-def test_jobs_that_are_dropped_do_not_mix_with_later_ones():
-    with WorkerPool(2) as pool:
-        for seed in (1, 2):
-            job = Job("Hopper-v4", None, 1000, (seed,), 0, 4)
-            expected = [*simulate(job), *simulate(job._replace(first_episode=4))]
-            steps = sum(len(track.rewards) for track in expected)
-            for track, other in zip(pool.play(job, steps), expected, strict=True):
-                np.testing.assert_array_equal(track.observations, other.observations)
-
-
 SCRIPT = """
     from aaren_rl.envs import load_episodes
+    from aaren_rl.envs.local import policy
     from aaren_rl.envs.local.sets import RECIPES, Recipe
 
-    # No `if __name__ == "__main__"`: the workers must not run this file.
-    print("started", flush=True)
+    plain = policy.play
+    def play(*given):
+        print("playing", flush=True)
+        return plain(*given)
+    if {steps} == 10**9:
+        policy.play = play
     RECIPES["hopper"]["random"] = Recipe((None,), {steps}, "test")
     print(load_episodes("hopper-random", "local", progress=False).n_steps, flush=True)
 """
@@ -202,32 +177,16 @@ def start(tmp_path, steps):
     )
 
 
-def has_glfw(pid):
-    return "libglfw" in Path(f"/proc/{pid}/maps").read_text() and not children(pid)
-
-
 @pytest.mark.faults(16)
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
+def test_an_interrupt_leaves_no_file(tmp_path, cache, sign):
     with start(tmp_path, 10**9) as process:
-        assert process.stdout.readline() == "started\n"
-        deadline = time.monotonic() + 60
-        # Until they simulate: glfw, which they import, asks a process of its own for its version, and that one prints a
-        # traceback when it is the first to see its parent die.
-        while not ((workers := children(process.pid)) and all(map(has_glfw, workers))):
-            assert time.monotonic() < deadline, "no worker simulates"
-            time.sleep(0.05)
-        time.sleep(0.7)
-        # To the whole group, as a terminal does for Ctrl-C.
+        assert process.stdout.readline() == "playing\n"
         os.killpg(process.pid, sign)
         _, err = process.communicate(timeout=60)
     assert process.returncode == -sign, err
-    # What the interpreter prints of an interrupt is the caller's to catch; the workers add nothing.
+    # What the interpreter prints of an interrupt is the caller's to catch.
     assert err.count("Traceback") == (1 if sign == signal.SIGINT else 0), err
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "a worker lives on"
-        time.sleep(0.05)
     assert [p.name for p in cache.rglob("*") if p.is_file()] == [".hopper-random-local.hdf5.lock"]
 
 
@@ -235,7 +194,7 @@ def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
 def test_two_processes_make_one_set(tmp_path, cache):
     first = start(tmp_path, 1000)
     second = start(tmp_path, 1000)
-    outputs = [process.communicate(timeout=60) for process in (first, second)]
+    outputs = [process.communicate(timeout=120) for process in (first, second)]
     assert first.returncode == second.returncode == 0
     assert outputs[0][0] == outputs[1][0]
     # Whichever came second waited, unless it came when all was done.

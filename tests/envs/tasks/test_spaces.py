@@ -27,6 +27,7 @@ SPACES = {
     ),
     "discrete": spaces.Discrete(5, start=3),
     "multi": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, -1]]),
+    "single": spaces.MultiDiscrete([1, 1]),
     "binary": spaces.MultiBinary([2, 3]),
     "axes": spaces.Box(-1, 1, (2, 3, 4)),
     "vector": spaces.Box(-1, 1, (4,)),
