@@ -15,9 +15,7 @@ from ..base.ranges import COUNT, COUNT_FROM_0, SAC_SEED
 from ..cli import Parser, choose_device, import_registering, positive, run
 from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import inspect_spaces, is_bounded
-
-ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
-RANDOM = "random"
+from . import ALGORITHMS
 
 DESCRIPTION = """\
 Record a dataset in D4RL's layout with policies that you trained with Stable-Baselines3.

@@ -31,7 +31,7 @@ from ..envs.data.hdf5 import write_hdf5
 from ..envs.data.observations import narrowed
 from ..envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
 from ..envs.tasks.environment import close_env
-from .command import ALGORITHMS, RANDOM
+from . import ALGORITHMS, RANDOM
 
 
 class Controller:
