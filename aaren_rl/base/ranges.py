@@ -86,7 +86,6 @@ POSITIVE = Range(0, 1e30, above=True)
 FROM_0 = Range(0, 1e30)
 RETURN = Range(-1e15, 1e15)  # in an environment's units: divided by a return scale it stays a float32
 RETURN_SCALE = Range(1e-20, 1e15)
-GUIDANCE = Range(1, 1000)
 GPUS = Range(0, 1024)
 THREADS = Range(1, max(64, 8 * (os.cpu_count() or 1)))  # of many more, torch dies
 

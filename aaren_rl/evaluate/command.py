@@ -10,7 +10,7 @@ from typing import Any
 
 from ..base.errors import UsageError
 from ..base.files import check_outputs, write_json
-from ..base.ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
+from ..base.ranges import CONTEXT, RETURN, SEED, TEMPERATURE
 from ..cli import Parser, import_registering, positive, run, target_return
 from ..envs import DataError, LocalTask, get_task
 from ..envs.data.files import read_file
@@ -54,8 +54,6 @@ def make_parser() -> Parser:
     add("--attention", choices=("softmax", "tree"), metavar="KIND", help=attention)
     add("--tree-budget", type=RETURN.number, metavar="E", help="tree: attend to l^E of l tokens [0.5]")
     add("--tree-sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
-    guidance = "guidance weight (1 = off); 1.5 suits data of one policy [1]"
-    add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
     sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")

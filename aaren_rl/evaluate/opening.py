@@ -15,7 +15,6 @@ from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import has_no_limit
 from ..policies.card import PolicyCard, card_from_json
 from ..runtime import load_policy
-from .play import guided
 
 if TYPE_CHECKING:
     from ..policies.folder import SavedPolicy
@@ -32,7 +31,7 @@ def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[BasePolicy, 
 
     chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = folder.load_policy(path, **chosen, device=choose_device(arguments.device))
-    acting = guided(_attention(arguments, policy), arguments.guidance)
+    acting = _attention(arguments, policy)
     if arguments.temperature is not None:
         try:
             acting = dataclasses.replace(acting, temperature=arguments.temperature)
@@ -49,7 +48,6 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[BasePolic
         "--attention tree": arguments.attention == "tree",
         "--tree-budget": arguments.tree_budget is not None,
         "--tree-sampler": arguments.tree_sampler is not None,
-        "--guidance": arguments.guidance != 1,
     }
     if asked := [name for name, given in changes.items() if given]:
         raise UsageError(f"{', '.join(asked)}: not for an exported policy; give a run folder")

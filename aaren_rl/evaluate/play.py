@@ -20,7 +20,7 @@ from ..policies.names import AUTO, find_agent, target_number
 from .scores import Score
 
 if TYPE_CHECKING:
-    from ..policies.folder import SavedPolicy
+    pass
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> lis
     """
     check_fits(card)
     if AUTO in plan.target_returns and not card.model.get("max_return_estimate"):
-        hint = _trained_with("--max-return-estimate", card, "give a number, or ")
+        hint = "give a number, or train it with --max-return-estimate"
+        if not find_agent(card.agent).conditioned:
+            hint = f"{card.agent} is not conditioned on returns; leave it out"
         raise UsageError(
             f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; {hint}"
         )
@@ -79,25 +81,10 @@ def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> lis
             returns=returns.tolist(),
             lengths=lengths.tolist(),
             attention=attention,
-            guidance=getattr(policy, "guidance", 1.0),
             temperature=policy.temperature,
         )
         made.append(score)
     return made
-
-
-def guided(policy: SavedPolicy, guidance: float) -> SavedPolicy:
-    """The policy with guidance W. Raises UsageError if it cannot be guided."""
-    try:
-        return replace(policy, guidance=guidance)
-    except ValueError as error:
-        raise UsageError(f"--guidance: {error}; {_trained_with('--mean-return-estimate', policy.card)}") from error
-
-
-def _trained_with(option: str, card: PolicyCard, otherwise: str = "") -> str:
-    if not find_agent(card.agent).conditioned:
-        return f"{card.agent} is not conditioned on returns; leave it out"
-    return f"{otherwise}train it with {option}"
 
 
 def check_fits(card: PolicyCard) -> None:

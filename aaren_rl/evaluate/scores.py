@@ -98,7 +98,6 @@ class Score(Origin):
     attention: str = "softmax"  # for tree attention: how it was computed
     action_error: ActionError | None = None  # on held-out episodes, if measured
     data_returns: dict[str, float] = field(default_factory=dict)
-    guidance: float = 1.0  # W, as in `agents.policy.torch_policy`
     temperature: float | None = None  # for sampling discrete actions; None: no sampling
 
     def interval(self) -> tuple[float, float]:
@@ -115,7 +114,6 @@ class Score(Origin):
         """The rollout mode with its options."""
         parts = [describe_rollout(self.rollout, self.rollout_context)]
         parts += [] if self.attention == "softmax" else [self.attention]
-        parts += [] if self.guidance == 1 else [f"guidance {self.guidance:g}"]
         return ", ".join([*parts, *([] if self.temperature is None else [f"temperature {self.temperature:g}"])])
 
     def data(self) -> str | None:

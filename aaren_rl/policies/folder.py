@@ -31,6 +31,7 @@ from .names import WEIGHTS, weights_words
 FORMAT = 5
 CARD = "config.json"
 FOLDERS = ("policy", "policy_best")  # of a run
+REMOVED = "mean_return_estimate"  # part of models of earlier versions, of no effect on their actions
 UNUSED = "embed_timestep.weight"  # all zero in models of earlier versions that are not told the time step
 
 
@@ -197,20 +198,20 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
         digests = tree.pop("sha256", {})
         if not isinstance(digests, dict):
             raise ValueError("sha256 is not an object")
-        return card_from_json(_without_critic(tree)), digests
+        return card_from_json(_without_removed(tree)), digests
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
 
 
-def _without_critic(tree: dict[str, Any]) -> dict[str, Any]:
-    """A card of an earlier version, which also says whether the policy has a critic; ValueError where it has one."""
+def _without_removed(tree: dict[str, Any]) -> dict[str, Any]:
+    """A card of an earlier version without what no policy has by now; ValueError where this one acts by it."""
     model = tree.get("model")
     kept = {name: value for name, value in tree.items() if name != "critic_r2"}
     if not isinstance(model, dict):
         return kept
     if model.get("critic"):
         raise ValueError("the policy acts by a critic, which this version does not have; train it again")
-    return {**kept, "model": {name: value for name, value in model.items() if name != "critic"}}
+    return {**kept, "model": {name: value for name, value in model.items() if name not in ("critic", REMOVED)}}
 
 
 def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionModel:
@@ -224,7 +225,8 @@ def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionMo
         raise ValueError(f"the model's width is {config.width}, and no size of its weights is above {widest}")
     with torch.device("meta"):
         model = DecisionModel(config)
-    copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{REMOVED}.")}
+    copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in kept.items()}
     if not config.timestep_embedding:
         copies.pop(UNUSED, None)
     model.load_state_dict(copies, assign=True)

@@ -126,7 +126,6 @@ _network = partial(
     forget_gate=True,
     timestep_embedding=False,
     max_return_estimate=True,
-    mean_return_estimate=True,
 )
 
 
@@ -157,7 +156,7 @@ class RunConfig:
         network = replace(self.network, mixer=self.mixer, **data)
         if AGENTS[self.agent].conditioned:
             return network
-        return replace(network, return_conditioned=False, max_return_estimate=False, mean_return_estimate=False)
+        return replace(network, return_conditioned=False, max_return_estimate=False)
 
     @property
     def mixer(self) -> str:

@@ -1,11 +1,11 @@
-"""What is fitted to the whole dataset before the first gradient step: the return estimators."""
+"""What is fitted to the whole dataset before the first gradient step: the return estimator."""
 
 import math
 
 import torch
 
 from ..agents import DecisionModel, ReturnEstimate, expectile_loss
-from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
+from ..agents.model.decision import MAX_EXPECTILE
 from ..base.errors import NumericsError
 from .config import RunConfig
 from .data.batches import StepData
@@ -16,24 +16,24 @@ RETURN_RECIPE = (1280, 3e-3, 1e-4)  # steps per gradient step, peak rate with co
 
 
 def fit_estimators(model: DecisionModel, ema: DecisionModel, data: TrainingData) -> None:
-    """Fit the return estimators of a model, and copy them to its EMA. Raises NumericsError if a loss is not finite."""
+    """Fit the return estimator of a model, and copy it to its EMA. Raises NumericsError if a loss is not finite."""
+    if model.max_return_estimate is None or ema.max_return_estimate is None:
+        return
     seed, updates = data.config.seed, data.config.optimizer.updates
-    for name, expectile in (("max_return_estimate", MAX_EXPECTILE), ("mean_return_estimate", MEAN_EXPECTILE)):
-        if (estimate := getattr(model, name)) is not None:  # at most as many gradient steps as the policy
-            fit_return(estimate, data.steps, expectile, seed, min(RETURN_UPDATES, updates))
-            getattr(ema, name).load_state_dict(estimate.state_dict())
+    # At most as many gradient steps as the policy.
+    fit_return(model.max_return_estimate, data.steps, MAX_EXPECTILE, seed, min(RETURN_UPDATES, updates))
+    ema.max_return_estimate.load_state_dict(model.max_return_estimate.state_dict())
 
 
-def notes_on_fewer_steps(config: RunConfig) -> list[str]:
-    """Notes on what a run of so few updates has fitted in fewer steps than a longer one would have."""
-    fitted, network = config.optimizer.updates, config.model(1, 1, 1)
-    notes = []
-    if fitted < RETURN_UPDATES and (network.max_return_estimate or network.mean_return_estimate):
-        notes.append(
-            f"note: the return estimates of this run, for auto and --guidance, were fitted for at most {fitted} "
-            f"steps, not {RETURN_UPDATES:,}; a new run of so many updates fits them better"
-        )
-    return notes
+def note_on_fewer_steps(config: RunConfig) -> str | None:
+    """A note if a run of so few updates fits its return estimate in fewer steps than a longer one would, or None."""
+    updates = config.optimizer.updates
+    if updates >= RETURN_UPDATES or not config.model(1, 1, 1).max_return_estimate:
+        return None
+    return (
+        f"note: the return estimate of this run, for auto, was fitted for at most {updates} steps, not "
+        f"{RETURN_UPDATES:,}; a new run of so many updates fits it better"
+    )
 
 
 def fit_return(
@@ -59,6 +59,6 @@ def fit_return(
     model.requires_grad_(False)
     if not loss.isfinite():
         raise NumericsError(
-            "returns-to-go of the dataset are too large for the return estimators: raise --return-scale, or turn "
-            "them off with --no-max-return-estimate --no-mean-return-estimate"
+            "returns-to-go of the dataset are too large for the return estimator: raise --return-scale, or turn it "
+            "off with --no-max-return-estimate"
         )

@@ -14,7 +14,7 @@ from .settings import Request, presets, settings_of
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
-RETURNS = ("target_return", "return_scale", "max_return_estimate", "mean_return_estimate")
+RETURNS = ("target_return", "return_scale", "max_return_estimate")
 REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
 DESCRIPTION = """\

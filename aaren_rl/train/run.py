@@ -30,7 +30,7 @@ from . import settings
 from .config import RunConfig
 from .data.load import TrainingData, constant_columns, load_data, require_room
 from .evaluation import complete, make_card
-from .fit import fit_estimators, notes_on_fewer_steps
+from .fit import fit_estimators, note_on_fewer_steps
 from .options import remarks
 from .ranks import Ranks, join_ranks
 from .records import LOG_EVERY, Run, checkpoint_of, log, save
@@ -102,7 +102,7 @@ def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
     changed: dict[str, Any] = {}
     if given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
         changed["updates"] = given["updates"]
-        for note in notes_on_fewer_steps(config):
+        if note := note_on_fewer_steps(config):
             print(note, file=sys.stderr)
     if "source" in request.typed and given["source"] != config.data.source:  # the checkpoint tells whose
         changed["source"] = given["source"]
@@ -165,7 +165,7 @@ def start_from(trainer: Trainer, policy: SavedPolicy, config: RunConfig) -> None
 
 
 def fit(run: Run) -> None:
-    """Fit the return estimates, in steps of their own before the first gradient step of the policy."""
+    """Fit the return estimate in steps of their own before the first gradient step of the policy."""
     if run.trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
         fit_estimators(run.trainer.model, run.trainer.ema, run.data)
 

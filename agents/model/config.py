@@ -34,7 +34,7 @@ class ModelConfig:
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
             the model clones behavior.
         tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
-        max_return_estimate, mean_return_estimate: whether the model holds a `ReturnEstimate` of each.
+        max_return_estimate: whether the model holds a `ReturnEstimate`.
         tokens_per_step: J, 1 or 3.
         discrete: whether an action is one of A, a one-hot vector, and the model gives their logits.
     """
@@ -66,9 +66,6 @@ class ModelConfig:
     max_return_estimate: bool = setting(
         False,
         "also train an estimator of the maximum achievable return (0.995 expectile), for --target-return auto",
-    )
-    mean_return_estimate: bool = setting(
-        False, "also train an estimator of the expected return-to-go, for evaluate --guidance"
     )
     tokens_per_step: int = setting(
         1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)", Range(1, 3)

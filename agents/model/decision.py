@@ -22,8 +22,8 @@ from .trunk import Trunk, TrunkState
 
 # Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
-MAX_EXPECTILE, MEAN_EXPECTILE = 0.995, 0.5  # tau of both estimates of the return
-WIDTH = 128  # of their two hidden layers
+MAX_EXPECTILE = 0.995  # tau of the estimate of the maximum achievable return
+WIDTH = 128  # of its two hidden layers
 DRAWN = 100_000  # time steps at most
 
 
@@ -55,7 +55,6 @@ class DecisionModel(nn.Module):
         self.head = nn.Linear(width, config.action_dim)
         # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
         self.max_return_estimate = ReturnEstimate(config.observation_dim) if config.max_return_estimate else None
-        self.mean_return_estimate = ReturnEstimate(config.observation_dim) if config.mean_return_estimate else None
 
     def forward(
         self,
@@ -183,9 +182,8 @@ class ReturnEstimate(nn.Module):
     """The return still to come, as the data know it: normalized observations (..., O) -> scaled returns-to-go (...).
 
     An expectile (Newey & Powell 1987) of the returns-to-go G after an observation: the value v that minimizes
-    E |tau - 1[G < v]| (G - v)^2. At tau = 1/2 it is their mean, the expected return-to-go, which guidance leaves.
-    As tau nears 1 it tends to the maximum achievable return, a target that a policy can follow at every step, as in
-    Reinformer (Zhuang et al. 2024).
+    E |tau - 1[G < v]| (G - v)^2. At tau = 1/2 it is their mean. As tau nears 1 it tends to the maximum achievable
+    return, a target that a policy can follow at every step, as in Reinformer (Zhuang et al. 2024).
     """
 
     def __init__(self, observation_dim: int) -> None:
@@ -193,7 +191,7 @@ class ReturnEstimate(nn.Module):
         self.first = nn.Linear(observation_dim, WIDTH)
         self.second = nn.Linear(WIDTH, WIDTH)
         self.last = nn.Linear(WIDTH, 1)
-        self.requires_grad_(False)  # not the optimizer's: `aaren_rl.train` fits them to the data by themselves
+        self.requires_grad_(False)  # not the optimizer's: `aaren_rl.train` fits it to the data by itself
 
     def forward(self, observations: Tensor) -> Tensor:
         """The estimate, in the type of the weights."""

@@ -1,15 +1,5 @@
 """A trained decision model made into a policy that acts in PyTorch, or in one compiled call per step.
 
-Guidance amplifies the effect of the target return: a policy trained on data of one behavior policy acts nearly the same
-for every target. The model runs twice per step, with the target return and with the expected return-to-go
-(`ReturnEstimate`), and the action is
-
-    a = a_expected + W (a_asked - a_expected),
-
-within the action bounds; discrete actions use such logits. This is classifier-free guidance (Ho & Salimans 2022), but
-away from the expected return instead of a model without returns. Both runs get the executed action, and their states
-are one batch.
-
 Shape suffixes: B environments, O observation, A action, K steps of context.
 """
 
@@ -57,11 +47,10 @@ class Policy(BasePolicy):
         compiled: act through the compiled step on a CPU, where the model has one.
         target_return, action_start, temperature, flatten: as in `BasePolicy`.
         tree: attend through a tree of the episode so far in place of softmax attention; None: do not.
-        guidance: W; 1: none.
 
     Raises:
-        ValueError: an unknown rollout mode, or a context, statistics, a temperature, a guidance or a tree that cannot
-            be; the message names it.
+        ValueError: an unknown rollout mode, or a context, statistics, a temperature or a tree that cannot be; the
+            message names it.
     """
 
     model: DecisionModel
@@ -79,7 +68,6 @@ class Policy(BasePolicy):
     temperature: float | None = None
     flatten: Callable[[Any, Any], Any] | None = field(default=None, repr=False, compare=False)
     tree: TreeConfig | None = None
-    guidance: float = 1.0
 
     def __post_init__(self) -> None:
         if self.rollout not in ROLLOUTS:
@@ -94,15 +82,11 @@ class Policy(BasePolicy):
         if any(torch.as_tensor(x).shape not in ((), (1,), (actions,)) for x in (self.action_low, self.action_high)):
             raise ValueError(f"action_low and action_high must be numbers or have shape ({actions},)")
         check.temperature(self.temperature, discrete=self.discrete)
-        if not (math.isfinite(self.guidance) and self.guidance >= 1):
-            raise ValueError(f"guidance must be a number from 1, not {self.guidance}")
-        if self.guidance != 1 and self.model.mean_return_estimate is None:
-            raise ValueError("this policy holds no estimate of the expected return-to-go, which guidance needs")
         if self.tree is not None and self.rollout == "window":
             raise ValueError("tree attention needs a growing memory: use rollout recurrent or staggered, not window")
         self.model.eval()
         # Now, with the weights that the model has.
-        _ = self._max_return, self._mean_return, self.rollout == "window" or self._stepper
+        _ = self._max_return, self.rollout == "window" or self._stepper
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
@@ -148,32 +132,24 @@ class Policy(BasePolicy):
 
     @cached_property
     def _max_return(self) -> ReturnEstimate | None:
-        return _in_float64(self.model.max_return_estimate)
-
-    @cached_property
-    def _mean_return(self) -> ReturnEstimate | None:
-        return None if self.guidance == 1 else _in_float64(self.model.mean_return_estimate)
-
-    @cached_property
-    def _runs(self) -> int:
-        """Runs of the model at every step, which share one memory."""
-        return 1 if self._mean_return is None else 2
+        # In float64 sums, rounded, do not depend on how many environments there are.
+        estimate = self.model.max_return_estimate
+        return None if estimate is None else copy.deepcopy(estimate).double()
 
     def _new_memory(self, batch: int) -> Memory:
-        rows = self._runs * batch
         if self.rollout == "window":
-            return Window.empty(rows, self.sizes, self.context_length, self.observation_mean.device)
-        fresh = self._stepper.initial_state(rows)
+            return Window.empty(batch, self.sizes, self.context_length, self.observation_mean.device)
+        fresh = self._stepper.initial_state(batch)
         return Recurrent(fresh) if self.rollout == "recurrent" else Staggered(fresh, None)
 
     def _checked_memory(self, memory: Any) -> tuple[Memory, int]:  # noqa: ANN401
         if not isinstance(memory, MEMORIES[self.rollout]):
             other = type(memory).__name__.lower()
             raise ArgumentError(f"state: is of the rollout mode {other}, and this policy's is {self.rollout}")
-        return memory, batch_size(memory) // self._runs
+        return memory, batch_size(memory)
 
     def _memory_of(self, memory: Memory, index: npt.NDArray[np.int64], batch: int) -> Memory:
-        places = torch.from_numpy(np.concatenate([index + run * batch for run in range(self._runs)]))
+        places = torch.from_numpy(index)
         return each(lambda parts: parts[0][places.to(parts[0].device)], [memory])  # type: ignore[no-any-return]
 
     def _memory_for_reset(self, memory: Memory) -> Memory:
@@ -188,33 +164,15 @@ class Policy(BasePolicy):
             to_go = np.where(np.isposinf(to_go), self._estimated(self._max_return, observed), to_go)
         if self.discrete and previous is not None:
             previous = one_hot(previous, self.action_start, self.sizes[1])
-        step = Step(observed, self._fed(to_go, state.timestep), state.timestep, previous)
-        return (self._run if self._mean_return is None else self._run_guided)(step, state.memory)
-
-    def _fed(self, to_go: npt.NDArray[np.float64], timestep: int | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Returns-to-go (B,) within those of the training data."""
-        return to_go if self.return_range is None else self.return_range.clamp(to_go, timestep)
-
-    def _run(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
+        if self.return_range is not None:
+            to_go = self.return_range.clamp(to_go, state.timestep)
+        step, memory = Step(observed, to_go, state.timestep, previous), state.memory
         if isinstance(memory, Window):
             return act_on_window(step, memory, self.model, self.scaling)
         if isinstance(memory, Staggered):
             return act_staggered(step, memory, self._stepper, self.context_length // 2, self.observation_mean.device)
         action, state = self._stepper.step(step, memory.state, step.begins())
         return action, Recurrent(state)
-
-    def _run_guided(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
-        assert self._mean_return is not None
-        asked = step.return_to_go, self._fed(self._estimated(self._mean_return, step.observation), step.timestep)
-        parts: Any = step
-        twice: Any = (x if x is None or isinstance(x, int) else np.concatenate([x, x]) for x in parts)
-        both, memory = self._run(Step(*twice)._replace(return_to_go=np.concatenate(asked)), memory)
-        wanted, expected = np.split(both, 2)
-        action = expected + np.float32(self.guidance) * (wanted - expected)
-        if self.discrete:
-            return action, memory
-        middle, half = (x.cpu().numpy() for x in (self.scaling.action_middle, self.scaling.action_half))
-        return np.clip(action, middle - half, middle + half), memory
 
     @torch.no_grad()
     def _estimated(self, estimate: ReturnEstimate, observed: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -224,16 +182,6 @@ class Policy(BasePolicy):
         return (scaled * self.return_scale).cpu().numpy()
 
 
-def with_guidance(policy: Policy, guidance: float) -> Policy:
-    """The policy with guidance W; without guidance for W = 1. Raises ValueError as `Policy`."""
-    return replace(policy, guidance=float(guidance))
-
-
 def with_tree_attention(policy: Policy, tree: TreeConfig | None) -> Policy:
     """The policy with tree attention, with the same weights; with softmax attention for None. Raises as `Policy`."""
     return replace(policy, tree=tree)
-
-
-def _in_float64(estimate: ReturnEstimate | None) -> ReturnEstimate | None:
-    # In float64 sums, rounded, do not depend on how many environments there are.
-    return None if estimate is None else copy.deepcopy(estimate).double()

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.ranges import GUIDANCE, SEED
+from aaren_rl.base.ranges import SEED
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import Reference, normalized_score
 from aaren_rl.evaluate.held_out import all_episodes
-from aaren_rl.evaluate.play import EpisodePlan, guided, score_policy
+from aaren_rl.evaluate.play import EpisodePlan, score_policy
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import load_policy, read_card
@@ -45,8 +45,8 @@ example:
 def measure(arguments: argparse.Namespace) -> Figures:
     """Evaluate all runs. Returns are in units of the environment. Lists of an agent have one item per run.
 
-    Raises UsageError if the runs are of several environments, one is not a run, or guidance needs an estimator that one
-    lacks. Raises CheckpointError, DataError and SimulationError if a policy, the data or the environment fails.
+    Raises UsageError if the runs are of several environments, or one is not a run. Raises CheckpointError, DataError
+    and SimulationError if a policy, the data or the environment fails.
     """
     runs: list[Path] = arguments.runs
     cards = [read_card(run) for run in runs]
@@ -63,8 +63,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     for run, card in zip(progress_bar(iterable=runs, desc=cards[0].env, unit="run"), cards, strict=True):
         wanted = [*asked, *([AUTO] if card.model.get("max_return_estimate") else [])]
         plan = EpisodePlan(card.weights, arguments.episodes, wanted, arguments.seed)
-        policy = guided(load_policy(run), arguments.guidance)
-        played.setdefault(card.agent, []).append((card, score_policy(policy, card, plan)))
+        played.setdefault(card.agent, []).append((card, score_policy(load_policy(run), card, plan)))
     return {
         "env": cards[0].env,
         "env_id": cards[0].env_id,
@@ -75,7 +74,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
         "episodes": arguments.episodes,
         "seed": arguments.seed,
         "agents": [_steered(agent, asked, found) for agent, found in played.items()],
-        "guidance": arguments.guidance,
     }
 
 
@@ -129,7 +127,7 @@ def show(figures: Figures) -> list[str]:
     ]
     return [
         f"{figures['env']} ({MARKS[figures['source']]}), {figures['env_id']}, {figures['episodes']} episodes per "
-        f"target return from seed {figures['seed']}; means over training seeds{_guided(figures['guidance'])}",
+        f"target return from seed {figures['seed']}; means over training seeds",
         f"mean return of the data: {shown(figures['data_mean'])}",
         "",
         *aligned(rows),
@@ -138,10 +136,6 @@ def show(figures: Figures) -> list[str]:
 
 def _difference(agent: Figures) -> str:
     return "-" if agent["difference"] is None else f"{agent['difference']:.1%} of target"
-
-
-def _guided(guidance: float) -> str:
-    return "" if guidance == 1 else f"; guidance {guidance:g}"
 
 
 def plot(figures: Figures) -> Figure:
@@ -163,7 +157,7 @@ def plot(figures: Figures) -> Figure:
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", frameon=False)
     title = f"{figures['env']} ({figures['source']}), {figures['episodes']} episodes per point"
-    axes.set_title(title + _guided(figures["guidance"]), fontsize="medium")
+    axes.set_title(title, fontsize="medium")
     return figure
 
 
@@ -173,11 +167,4 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--values", type=positive, default=8, help="target returns (default: %(default)s)")
     parser.add_argument("--episodes", type=positive, default=50, help="episodes for each (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=1000, help="seed of the first episode (default: 1000)")
-    parser.add_argument(
-        "--guidance",
-        type=GUIDANCE.number,
-        metavar="W",
-        default=1.0,
-        help="as in evaluate (default: %(default)g)",
-    )
     parser.add_shared()

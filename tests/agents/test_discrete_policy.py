@@ -19,7 +19,6 @@ from aaren_rl.agents import (
     NonFiniteActionError,
     Policy,
     TreeConfig,
-    with_guidance,
     with_tree_attention,
 )
 from aaren_rl.agents.policy.discrete import choose, next_seeds
@@ -29,7 +28,7 @@ OBSERVATION, ACTIONS, START, TARGET, SCALE, STEPS = 4, 3, -1, 30.0, 50.0, 40
 
 def make(mixer: str = "aaren", rollout: str = "recurrent", tokens_per_step: int = 1, **changes: Any) -> Policy:
     torch.manual_seed(0)
-    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 60, "tree_budget": 1.0, "mean_return_estimate": True}
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 60, "tree_budget": 1.0}
     config = ModelConfig(
         OBSERVATION, ACTIONS, mixer, tokens_per_step=tokens_per_step, timestep_std=1.0, discrete=True, **shape
     )
@@ -106,16 +105,7 @@ def test_episodes_begun_again_are_those_begun_alone(rollout: str) -> None:
     assert policy.reset(policy.initial_state(2, TARGET), [0], TARGET).previous_action.tolist() == [START, START]
 
 
-def test_guidance_acts_on_logits_and_a_tree_of_all_terms_is_attention() -> None:
-    plain = make()
-    guided = with_guidance(plain, 2.5)
-    observed, rewards = (part[0] for part in steps())
-    asked, _ = plain.logits(observed, rewards, plain.initial_state(2, TARGET))
-    expected = guided._estimated(guided._mean_return, observed)
-    usual, _ = plain.logits(observed, rewards, plain.initial_state(2, expected))
-    found, _ = guided.logits(observed, rewards, guided.initial_state(2, TARGET))
-    np.testing.assert_allclose(found, usual + 2.5 * (asked - usual), rtol=0, atol=1e-5)
-    assert np.abs(found).max() > 1 or np.abs(found - asked).max() > 1e-3
+def test_a_tree_of_all_terms_is_attention() -> None:
     attention = make("attention")
     tree, _ = play(with_tree_attention(attention, TreeConfig(1.0)))
     np.testing.assert_allclose(tree, play(attention)[0], rtol=0, atol=1e-5)
@@ -149,17 +139,6 @@ def test_an_episodes_draws_depend_on_its_seed_and_step_alone() -> None:
     state, seeds[:] = policy.initial_state(2, TARGET, seed=seeds), 0
     assert state.seeds.tolist() == [5, 9]
     assert make().initial_state(3, TARGET, seed=4).seeds is None
-
-
-def test_a_guided_policy_samples_too() -> None:
-    guided = with_guidance(make(temperature=1.0), 2.0)
-    logits, actions = play(guided, 3, seed=4)
-    assert (actions != logits.argmax(2) + START).any()
-    state = guided.select(guided.initial_state(3, TARGET, seed=4), [2])
-    observations, rewards = steps(3)
-    for t in range(STEPS):
-        action, state = guided.act(observations[t, [2]], rewards[t, [2]], state)
-        assert action == actions[t, 2]
 
 
 def test_an_episode_begun_again_draws_anew_and_the_same_every_time() -> None:

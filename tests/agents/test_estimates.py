@@ -1,4 +1,4 @@
-"""What a model estimates of returns: asking for the maximum, and guidance away from the mean."""
+"""What a model estimates of returns, and asking for the maximum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from aaren_rl.agents import (
     ReturnEstimate,
     ReturnRange,
     expectile_loss,
-    with_guidance,
 )
 from aaren_rl.vector import VectorPolicy
 
@@ -30,7 +29,7 @@ TARGETS = np.array([40.0, np.inf, -300.0])
 def make(rollout: str = "recurrent", *, compiled: bool = True, estimates: bool = True) -> Policy:
     torch.manual_seed(0)
     shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
-    config = ModelConfig(OBSERVATION, ACTION, **shape, max_return_estimate=estimates, mean_return_estimate=estimates)
+    config = ModelConfig(OBSERVATION, ACTION, **shape, max_return_estimate=estimates)
     model = DecisionModel(config)
     model.embed_return.weight.data.mul_(10.0)  # what is asked for matters before any training
     return Policy(model, MEAN, STD, SCALE, rollout, 8, LOW, HIGH, compiled=compiled, target_return=20.0)
@@ -86,39 +85,12 @@ def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
         policy.initial_state(2, np.array([3.0, np.inf]))
     with pytest.raises(ValueError, match="holds no estimate of the maximum"):
         policy.initial_state(2, "auto")
-    with pytest.raises(ValueError, match="holds no estimate of the expected return-to-go"):
-        with_guidance(policy, 1.5)
     assert all(torch.equal(tensor, states.pop(name)) for name, tensor in policy.model.state_dict().items())
-    assert all(name.startswith(("max_return_estimate", "mean_return_estimate")) for name in states)
+    assert all(name.startswith("max_return_estimate") for name in states)
 
 
-@pytest.mark.parametrize("rollout", ROLLOUTS)
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("guidance", [1.25, 40.0])
-def test_guidance_moves_away_from_the_action_for_the_expected_return(
-    rollout: str, compiled: bool, guidance: float
-) -> None:
-    """By its formula with two policies, each of which is told what was executed; so strong that limits are met, too."""
-    policy = make(rollout, compiled=compiled)
-    guided = with_guidance(policy, guidance)
-    asked, expected = policy.initial_state(3, TARGETS), policy.initial_state(3, 0.0)
-    state, clipped = guided.initial_state(3, TARGETS), 0
-    for observation, reward in steps(14, 3):
-        wanted, asked = policy.act(observation, reward, asked)
-        typical = estimated(policy.model.mean_return_estimate, observation)
-        ordinary, expected = policy.act(observation, reward, expected._replace(return_to_go=typical + reward))
-        far = ordinary + guidance * (wanted - ordinary)
-        action, state = guided.act(observation, reward, state)
-        np.testing.assert_allclose(action, np.clip(far, LOW.numpy(), HIGH.numpy()), rtol=0, atol=2e-6 * guidance)
-        clipped += int((action != far.astype(np.float32)).sum())
-        asked, expected = (part._replace(previous_action=torch.from_numpy(action)) for part in (asked, expected))
-        assert state.return_to_go[:3].tolist() == asked.return_to_go.tolist()
-    assert (np.abs(wanted - ordinary).max() > 1e-3) and (clipped > 20 if guidance == 40 else True)
-
-
-@pytest.mark.parametrize("guidance", [1.0, 1.5])
-def test_rows_are_selected_and_alone_act_as_beside_others(guidance: float) -> None:
-    policy = with_guidance(make(), guidance)
+def test_rows_are_selected_and_alone_act_as_beside_others() -> None:
+    policy = make()
     assert policy.batch_invariant
     state, chosen, few = policy.initial_state(7, [*TARGETS, 0.0, 9.0, np.inf, 8.0]), np.array([5, 1]), None
     for t, (observation, reward) in enumerate(steps(9, 7)):
@@ -133,41 +105,18 @@ def test_rows_are_selected_and_alone_act_as_beside_others(guidance: float) -> No
 @pytest.mark.parametrize("rollout", ROLLOUTS)
 def test_environments_begin_when_they_like(rollout: str) -> None:
     """As each alone, to the last bit where the policy says so."""
-    guided, data = with_guidance(make(rollout), 1.5), steps(12, 3)
+    policy, data = make(rollout), steps(12, 3)
     begins = np.zeros((12, 3), bool)
     begins[0], begins[5, 1], begins[7, 2] = True, True, True
-    vector, state, own = VectorPolicy(guided, n_envs=3, target_return=TARGETS), None, [None] * 3
+    vector, state, own = VectorPolicy(policy, n_envs=3, target_return=TARGETS), None, [None] * 3
     for (observation, reward), begun in zip(data, begins, strict=True):
         action, state = vector.act(observation, reward, begun, state)
         for row in range(3):
             here = slice(row, row + 1)
             if begun[row]:
-                own[row] = guided.initial_state(1, TARGETS[row : row + 1])
-            alone, own[row] = guided.act(observation[here], np.float32(reward[here] * ~begun[here]), own[row])
-            np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if guided.batch_invariant else 1e-6)
-
-
-def test_without_guidance_it_is_the_policy_and_a_copy_keeps_it() -> None:
-    policy = make()
-    observed, back = np.ones((2, OBSERVATION)), with_guidance(with_guidance(policy, 2.0), 1)
-    wanted, found = (each.act(observed, np.zeros(2), each.initial_state(2, 20.0))[0] for each in (policy, back))
-    assert back.guidance == policy.guidance == 1 and np.array_equal(wanted, found)
-    guided = replace(with_guidance(policy, 1.5), rollout="window")
-    assert guided.rollout == "window" and guided.guidance == 1.5 and with_guidance(guided, 2.0).guidance == 2.0
-    for guidance in (0.5, np.nan, np.inf):
-        with pytest.raises(ValueError, match="guidance must be a number from 1, not"):
-            with_guidance(policy, guidance)
-
-
-def test_no_run_of_the_model_is_fed_a_return_outside_of_the_datas() -> None:
-    """The expected return-to-go, from which guidance leads away, neither."""
-    found = []
-    for expected in (1e3, 1e4):
-        policy = replace(make(), return_range=ReturnRange(5, np.array([[-100.0, 30.0]])))
-        policy.model.mean_return_estimate.last.bias.data += expected
-        guided = with_guidance(policy, 2.0)
-        found.append(guided.act(np.ones((2, OBSERVATION)), np.zeros(2), guided.initial_state(2, 20.0))[0])
-    np.testing.assert_array_equal(*found)
+                own[row] = policy.initial_state(1, TARGETS[row : row + 1])
+            alone, own[row] = policy.act(observation[here], np.float32(reward[here] * ~begun[here]), own[row])
+            np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if policy.batch_invariant else 1e-6)
 
 
 def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed() -> None:
@@ -176,15 +125,3 @@ def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed() -> None:
         state = policy.initial_state(2, 20.0)._replace(return_to_go=np.array([1.0, number]))
         with pytest.raises(NonFiniteActionError, match=f"state: return_to_go: row 1 is {number} at step 0"):
             policy.act(np.ones((2, OBSERVATION)), np.zeros(2), state)
-
-
-def test_arguments_of_other_shapes_are_named_as_the_caller_gave_them() -> None:
-    guided = with_guidance(make(), 1.5)
-    with pytest.raises(ValueError, match=r"observation: must have shape \(2, 5\) .*, not \(3, 5\)"):
-        guided.act(np.zeros((3, 5)), np.zeros(2), guided.initial_state(2))
-    with pytest.raises(ValueError, match="rows: must be indices of 2 environments"):
-        guided.select(guided.initial_state(2), np.array([2]))
-    with pytest.raises(ValueError, match="rows: must be indices of environments, not a mask"):
-        guided.select(guided.initial_state(2), np.array([False, True]))
-    with pytest.raises(ValueError, match="state: must be what initial_state or act gave"):
-        guided.act(np.zeros((2, 5)), np.zeros(2), None)

@@ -66,9 +66,7 @@ def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([run, "--json", tmp_path / "x", "--csv", tmp_path / "x"], "--json, --csv: both name "),
         ([run, "--clip-actions", "--held-out"], "goes with --held-out FILE"),
         ([cloned, "--target-return", "auto"], "bc is not conditioned on returns; leave it out"),
-        ([cloned, "--guidance", 2], "bc is not conditioned on returns; leave it out"),
         ([run, "--target-return", "auto"], "give a number, or train it with --max-return-estimate"),
-        ([run, "--guidance", 2], "train it with --mean-return-estimate"),
     ):
         code, _, error = run_with(capsys, *arguments)
         assert code == 2 and message in error and "note: " not in error

@@ -29,7 +29,7 @@ from aaren_rl.train.command import main as train
 
 SMALL: dict[str, Any] = {
     "width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "threads": 1, "steps_per_update": 160,
-    "eval_episodes": 1, "final_episodes": 1, "max_return_estimate": False, "mean_return_estimate": False,
+    "eval_episodes": 1, "final_episodes": 1, "max_return_estimate": False,
 }  # fmt: skip
 TYPED = ["--width=16", "--layers=1", "--heads=2", "--warmup-updates=1", "--threads=1", "--steps-per-update=160",
          "--final-episodes=1", "--no-max-return-estimate", "--no-mean-return-estimate"]  # fmt: skip

@@ -14,12 +14,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_run import quick, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ReturnEstimate
-from aaren_rl.agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
+from aaren_rl.agents.model.decision import MAX_EXPECTILE
+from aaren_rl.base.errors import CheckpointError
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.data.episodes import split
@@ -118,7 +120,7 @@ def test_behavior_cloning_does_not_see_what_is_asked(
 
 
 # By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.995; 100 + 200 * 0.0995 / (0.0995 + 0.0045).
-@pytest.mark.parametrize(("expectile", "values"), [(MAX_EXPECTILE, [19.95, 291.3]), (MEAN_EXPECTILE, [15.0, 120.0])])
+@pytest.mark.parametrize(("expectile", "values"), [(MAX_EXPECTILE, [19.95, 291.3]), (0.5, [15.0, 120.0])])
 def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) -> None:
     """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
     rng = np.random.default_rng(0)
@@ -147,19 +149,34 @@ def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys: pyt
     assert best["returns"] == score["returns"] and number["target_return"] == 500.0
 
 
-def test_guidance_and_a_policy_without_estimates(
-    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = "--episodes 2 --held-out --guidance"
-    (plain,), (guided,) = (scores(trained, f"{asked} {g}", tmp_path / "scores.json") for g in (1, 3))
-    assert (plain["guidance"], guided["guidance"]) == (1.0, 3.0)
-    assert plain["returns"] != guided["returns"] and plain["action_error"] != guided["action_error"]
-    without = quick(tmp_path, hopper_file, "--no-max-return-estimate --no-mean-return-estimate")
+def test_a_policy_without_an_estimate_is_otherwise_the_same(trained: Path, hopper_file: Path, tmp_path: Path) -> None:
+    without = quick(tmp_path, hopper_file, "--no-max-return-estimate")
     own, other = (load_policy(path).model.state_dict() for path in (trained, without))
     assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
-    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"max_return_estimate", "mean_return_estimate"}
-    assert evaluate([str(without), "--guidance", "1.5"]) == 2
-    assert "--guidance: this policy holds no estimate of the expected return-to-go" in capsys.readouterr().err
+    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"max_return_estimate"}
+
+
+def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_refused(
+    trained: Path, tmp_path: Path
+) -> None:
+    """Whose card and weights have an estimate of the mean return, which `evaluate --guidance` needed."""
+    shutil.copytree(trained / "policy", folder := tmp_path / "policy")
+    card, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    estimates = {name: tensor for name, tensor in weights.items() if name.startswith("max_return_estimate")}
+    weights |= {name.replace("max", "mean", 1): tensor for name, tensor in estimates.items()}
+    save_file(weights, folder / "model.safetensors")
+    for critic in (False, True):
+        older = {"critic": critic, "mean_return_estimate": True}
+        tree = {**card, "model": card["model"] | older, "critic_r2": None, "sha256": {}}
+        (folder / "config.json").write_text(json.dumps(tree))
+        if critic:
+            with pytest.raises(CheckpointError, match="acts by a critic, which this version does not have"):
+                load_policy(folder)
+        else:
+            (first, second), zeros = (load_policy(path) for path in (trained, folder)), np.zeros(1)
+            observed = np.ones((1, first.sizes[0]))
+            actions = [each.act(observed, zeros, each.initial_state(1, "auto"))[0] for each in (first, second)]
+            np.testing.assert_array_equal(*actions)
 
 
 def test_what_a_local_set_returns(
@@ -193,7 +210,7 @@ def test_what_a_local_set_returns(
     quick(tmp_path, "auto", "--local-steps 3000 --draws best --draw-share 0.5 --resume --updates 9")
     assert len(all_episodes(run / "policy.onnx", card)) == len(returns)  # an exported policy in the run's folder
     assert read_card(run / "policy_best").updates == 6  # made again from the checkpoint; update 9 scores lower
-    assert "for auto and --guidance, were fitted for at most 6 steps" in capsys.readouterr().err
+    assert "for auto, was fitted for at most 6 steps" in capsys.readouterr().err
 
 
 def test_what_a_file_returns(hopper_file: Path, trained: Path) -> None:
