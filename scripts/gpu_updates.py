@@ -44,7 +44,6 @@ def as_on_a_gpu(launched: Callable[..., None]) -> Iterator[FakeTensorMode]:
     mode = FakeTensorMode()
     with (
         mock.patch.object(kernels, "choose", lambda *_: "triton"),
-        mock.patch("aaren_rl.agents.scan.gpu_check.gpu_is_right", lambda *_: True),
         mock.patch("aaren_rl.agents.kernels.scan_triton._check", lambda *_: None),
         mock.patch.object(JITFunction, "run", launched),
         mock.patch.object(copy, "deepcopy", partial(deep_copy, copy.deepcopy)),

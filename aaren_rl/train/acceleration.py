@@ -4,12 +4,10 @@ import ctypes
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..agents.kernels.cuda_graphs import call_aside, capture
 from .config import OptimizerConfig
 from .optimizers import Rates, rates_at
 
@@ -62,7 +60,8 @@ class DeviceRates:
 class Graphs:
     """Calls a function of a size. From the third call per size it replays a CUDA graph of the launches.
 
-    The next replay overwrites the tensors that a replay returned.
+    The function launches the same at every call of a size, and waits for nothing. The next replay overwrites the
+    tensors that a replay returned. `generator` is what it draws by, besides the device's default one.
     """
 
     def __init__(self, update: Callable[[int], Found], generator: torch.Generator) -> None:
@@ -74,8 +73,26 @@ class Graphs:
         if size not in self._recorded:
             self._calls[size] += 1
             if self._calls[size] <= EAGER or len(self._recorded) == MOST:
-                return call_aside(partial(self._update, size))
-            self._recorded[size] = capture(partial(self._update, size), self._generator)
+                return self._launch(size)
+            self._recorded[size] = self._capture(size)
         graph, found = self._recorded[size]
         graph.replay()
         return found
+
+    def _launch(self, size: int) -> Found:
+        """The function's result, launched on a stream of its own; what is launched next comes after it."""
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            found = self._update(size)
+        here.wait_stream(aside)
+        return found
+
+    def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, Found]:
+        """The graph, and the function's result, which every replay overwrites."""
+        graph = torch.cuda.CUDAGraph()
+        if self._generator.device.type == "cuda":  # a CPU's is not drawn by inside of it
+            graph.register_generator_state(self._generator)
+        with torch.cuda.graph(graph):
+            found = self._update(size)
+        return graph, found

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import Block, DecisionModel, Encoded
-from ..agents.scan.gpu_check import gpu_is_right
+from ..agents import Block, DecisionModel, Encoded, kernels
 from ..base.errors import CheckpointError, one_line
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
@@ -90,8 +89,7 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
-            able = alone_on_a_gpu and self.model.trunk.mixer.recordable
-            on_device = able and gpu_is_right(data.device, shape.forget_gate)
+            on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and kernels.available("triton")
         self.on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):

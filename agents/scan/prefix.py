@@ -33,7 +33,6 @@ from torch import Tensor
 
 from .. import kernels
 from .fused import fused_scan
-from .gpu_check import choose_method
 from .parallel import PARALLEL, Stretches
 from .state import STATE_DTYPE, ScanState, combine, fade, keep_where, make_leaves, without_gradient_in_m
 
@@ -82,7 +81,7 @@ def prefix_scan(
     if log_decay is not None:
         log_decay = _without_effectless(log_decay, scores, mask, starts)
     if method == "auto":
-        method = choose_method(scores, values, decays=log_decay is not None)
+        method = kernels.choose(scores, values)
     if method == "sequential":
         return _sequential(scores, values, state, mask, starts, log_decay)
     if method in kernels.TYPES:
