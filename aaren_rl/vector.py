@@ -21,7 +21,6 @@ from .envs.simulation.rollout import padded, row_multiple
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
-RESETS = 8  # that tell NEXT_STEP
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
@@ -45,28 +44,6 @@ def _is_late(mode: object) -> bool:
     if mode is not None and name not in ("nextstep", "samestep", "disabled"):
         raise ArgumentError(f"autoreset_mode: must be NEXT_STEP, SAME_STEP or DISABLED of Gymnasium's, not {mode!r}")
     return name == "nextstep"
-
-
-class _Watch:
-    """Looks whether rewards are those of NEXT_STEP: 0 at every step after an end, as that step only resets."""
-
-    def __init__(self) -> None:
-        self._begun: npt.NDArray[np.bool_] = np.zeros(0, bool)
-        self._steps, self._zeros = np.zeros(2, np.int64), np.zeros(2, np.int64)  # of other steps, of those after an end
-
-    def look(self, rewards: npt.NDArray[np.float64], started: npt.NDArray[np.bool_], *, first: bool) -> None:
-        """Counts a step; ArgumentError: all of eight resets were such, and most other rewards are not 0."""
-        if not first:
-            for kind, of in enumerate((~self._begun & ~started, self._begun)):
-                self._steps[kind] += of.sum()
-                self._zeros[kind] += (of & (rewards == 0)).sum()
-            (others, resets), (zeros, silent) = self._steps, self._zeros
-            if resets >= RESETS and silent == resets and 2 * zeros < others:
-                raise ArgumentError(
-                    "started: every step after an end has the reward 0, as with Gymnasium's autoreset mode NEXT_STEP; "
-                    "give the vector environment, VectorPolicy(policy, envs), or autoreset_mode="
-                )
-        self._begun = np.zeros_like(started) if first else started.copy()
 
 
 class VectorPolicy:
@@ -104,7 +81,6 @@ class VectorPolicy:
             n_envs = getattr(envs, "num_envs", None)
             autoreset_mode = autoreset_mode or getattr(envs, "metadata", {}).get("autoreset_mode")
         self._late = _is_late(autoreset_mode)
-        self._watch = None if autoreset_mode is not None else _Watch()
         self._policy, self._multiple = policy, row_multiple(policy)
         supported = getattr(policy, "supports_reset", False)
         self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None
@@ -134,8 +110,7 @@ class VectorPolicy:
             Actions (B, A) in the environment's units, or integers (B,), and the new state.
 
         Raises:
-            ArgumentError: an array is not of its shape, the state is not this policy's, or the rewards are those of
-                NEXT_STEP and no autoreset mode was given.
+            ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
         envs = len(self._targets)
         dtype, flatten = getattr(self._policy, "observation_dtype", np.float32), getattr(self._policy, "flatten", None)
@@ -146,8 +121,6 @@ class VectorPolicy:
         given = check.array("reward", reward, np.float64, (envs,))
         started = np.zeros(envs, bool) if started is None else check.array("started", started, bool, (envs,))
         ended = started if self._late else np.zeros(envs, bool)
-        if self._watch is not None:
-            self._watch.look(given, started, first=state is None)
         if state is None:
             started, ended = np.ones(envs, bool), np.zeros(envs, bool)
         elif sorted(int(e) for cohort in state for e in getattr(cohort, "environments", ())) != list(range(envs)):

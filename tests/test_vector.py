@@ -140,13 +140,6 @@ def test_every_autoreset_mode_plays_the_same_episodes() -> None:
     )
 
 
-def test_next_step_that_is_not_said_is_refused() -> None:
-    """The first observation of an episode would be the last of the one before."""
-    with pytest.raises(ValueError, match=r"started: every step after an end has the reward 0.*NEXT_STEP; give the"):
-        play(gym.vector.AutoresetMode.NEXT_STEP, VectorPolicy(make_policy(), n_envs=3, target_return=5.0))
-    play(gym.vector.AutoresetMode.SAME_STEP, VectorPolicy(make_policy(), n_envs=3, target_return=5.0))
-
-
 @pytest.mark.parametrize("given", [{}, {"n_envs": 2, "envs": object()}, {"n_envs": 2, "autoreset_mode": "never"}])
 def test_environments_that_are_not_said_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"envs|autoreset_mode"):

@@ -100,6 +100,7 @@ class PolicyCard(Origin):
         action_low: (A,), the environment's smallest actions; action_high: its largest.
         return_scale: returns-to-go are divided by this.
         observation_mean: (O,); observation_std: (O,).
+        exact: `Policy.exact`; None, on cards of earlier versions: where float32 would lose digits of the mean.
         versions: packages that made it, and the device and the precision of training.
         n_actions: of a discrete environment, whose action bounds are empty; None: actions are continuous.
         action_start: the smallest of discrete actions.
@@ -131,6 +132,7 @@ class PolicyCard(Origin):
     action_accuracy: float | None = None
     return_range: ReturnBounds | None = None
     data_sha256: str | None = None
+    exact: bool | None = None
     observation_space: dict[str, Any] | None = None
 
 

@@ -24,6 +24,7 @@ from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
 from ..base.errors import CheckpointError, one_line
 from ..base.files import is_there, read_small, sha256, write_folder, write_json, write_text
 from ..base.json_dataclass import read
+from ..base.ranges import FAR
 from ..envs.tasks.spaces import as_flat
 from .card import PolicyCard, card_from_json
 from .names import WEIGHTS, weights_words
@@ -156,6 +157,10 @@ def make_policy(
     fed = None
     if bounds is not None:
         fed = ReturnRange(bounds.every, np.array([bounds.low, bounds.high]).T)
+    exact = card.exact
+    if exact is None:
+        mean, std = np.array(card.observation_mean), np.array(card.observation_std)
+        exact = bool(((np.abs(mean) > FAR * std) & (mean != mean.astype(np.float32))).any())
     span: dict[str, Any] = {name: vector(getattr(card, name), torch.float64) for name in ("action_low", "action_high")}
     rollout = card.rollout if rollout is None else rollout
     return SavedPolicy(
@@ -169,6 +174,7 @@ def make_policy(
         target_return=card.target_return,
         action_start=card.action_start,
         card=card,
+        exact=exact,
         flatten=partial(as_flat, card.observation_space),
         tree=config.tree() if config.mixer == "tree" and rollout != "window" else None,
         **({} if config.discrete else span),

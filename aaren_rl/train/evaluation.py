@@ -113,6 +113,7 @@ def make_card(run: Run) -> PolicyCard:
         held_out=config.data.held_out,
         data_returns=dict(data.returns),
         data_sha256=data.sha256,
+        exact=trainer.data.scaling.origin is not None,
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )
 

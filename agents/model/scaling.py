@@ -13,8 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...base.ranges import FAR
-
 Array: TypeAlias = npt.NDArray[Any]
 # A `Step` in the model's units: the arguments of `DecisionModel.step`, but the state.
 ModelStep: TypeAlias = tuple[Tensor, Tensor, int | Tensor, Tensor | None]
@@ -79,16 +77,6 @@ def middle_and_half(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     half = torch.minimum(high - middle, middle - low)
     outside = (middle + half > high) | (middle - half < low)
     return middle, torch.where(outside, torch.nextafter(half, torch.zeros_like(half)), half)
-
-
-def far_mean(mean: Tensor, std: Tensor) -> npt.NDArray[np.float64] | None:
-    """The mean (O,) of observations, where float32 would lose digits of a column, as far from zero as it is; or None.
-
-    It is then the `Scaling.origin`.
-    """
-    mean, std = mean.double().cpu(), std.double().cpu()
-    loses = (mean.abs() > FAR * std) & (mean != mean.float())
-    return mean.numpy() if bool(loses.any()) else None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ..fast.compiled_step import CompiledStep
 from ..fast.stepper import Stepper, for_rollout
 from ..mixers.tree.mixer import TreeConfig
 from ..model.decision import DecisionModel, ReturnEstimate
-from ..model.scaling import ReturnRange, Scaling, Step, far_mean
+from ..model.scaling import ReturnRange, Scaling, Step
 from ..scan.rows import batch_size, each
 from . import arguments as check
 from .base import BasePolicy, PolicyState
@@ -37,7 +37,7 @@ class Policy(BasePolicy):
 
     Attributes:
         model: put into evaluation mode; "recurrent" and "staggered" act with a copy of the weights that it has now.
-        observation_mean, observation_std: (O,), of the training data; in float64 where a column is far from zero.
+        observation_mean, observation_std: (O,), of the training data; in float64 where `exact`.
         return_scale: returns-to-go are divided by it, as in training.
         rollout: "recurrent": one state from the first step on, constant cost; train on long contexts for it.
             "staggered": two staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
@@ -46,6 +46,8 @@ class Policy(BasePolicy):
         return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
         compiled: act through the compiled step on a CPU, where the model has one.
         target_return, action_start, temperature, flatten: as in `BasePolicy`.
+        exact: observations are read in float64, and the mean is subtracted before they become float32, as in training
+            on float64 data.
         tree: attend through a tree of the episode so far in place of softmax attention; None: do not.
 
     Raises:
@@ -68,6 +70,7 @@ class Policy(BasePolicy):
     temperature: float | None = None
     flatten: Callable[[Any, Any], Any] | None = field(default=None, repr=False, compare=False)
     tree: TreeConfig | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.rollout not in ROLLOUTS:
@@ -101,7 +104,7 @@ class Policy(BasePolicy):
     @cached_property
     def observation_dtype(self) -> type[np.float32 | np.float64]:
         """The type in which `act` reads observations."""
-        return np.float32 if self.scaling.origin is None else np.float64
+        return np.float64 if self.exact else np.float32
 
     @property
     def estimates_maximum(self) -> bool:
@@ -123,7 +126,7 @@ class Policy(BasePolicy):
         """How the model sees the environment."""
         exact: dict[str, Any] = {"dtype": torch.float64, "device": self.observation_mean.device}
         low, high = (torch.as_tensor(x, **exact).expand(self.sizes[1]) for x in (self.action_low, self.action_high))
-        origin = far_mean(self.observation_mean, self.observation_std)
+        origin = self.observation_mean.double().cpu().numpy() if self.exact else None
         return Scaling.of(self.observation_mean, self.observation_std, self.return_scale, low, high, origin)
 
     @cached_property

@@ -68,7 +68,8 @@ def with_package(package: str, folder: Path) -> Program:
 
 def far_from_zero() -> Policy:
     policy = make_policy()
-    return Policy(policy.model, policy.observation_mean.double() + 1.7e9, policy.observation_std, 50.0, "recurrent", 8)
+    mean = policy.observation_mean.double() + 1.7e9
+    return Policy(policy.model, mean, policy.observation_std, 50.0, "recurrent", 8, exact=True)
 
 
 POLICIES: dict[str, tuple[Callable[[], Policy], float | str]] = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 from policies import make_card, make_policy, onnx_policy_of
 
+from aaren_rl import train_policy
 from aaren_rl.base.ranges import FAR
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.hdf5 import read_hdf5
@@ -145,7 +146,7 @@ def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
     std = torch.full((size,), 30.0)
     zero = torch.zeros(size)
     policies = [
-        type(near)(near.model, mean, std, near.return_scale, rollout, near.context_length)
+        type(near)(near.model, mean, std, near.return_scale, rollout, near.context_length, exact=mean is not zero)
         for mean in (zero, torch.from_numpy(origin))
     ]
     assert policies[0].observation_dtype == np.float32 and policies[1].observation_dtype == np.float64
@@ -163,6 +164,19 @@ def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
         acted.append(actions)
     np.testing.assert_allclose(acted[1], acted[0], atol=1e-6)
     np.testing.assert_allclose(acted[2], acted[0], atol=1e-5)
+
+
+def test_a_mean_that_float32_holds_is_subtracted_as_in_training(tmp_path) -> None:
+    """A counter's steps of 2 around 1e8, where float32 has steps of 8."""
+    ticks = np.tile([-1.0, 1.0], 100)
+    observations, actions = np.stack([1e8 + ticks, NEAR[:, 0] - NEAR[:, 0].mean()], 1), 0.5 * ticks[:, None]
+    ends = np.arange(1, 201) % 20 == 0
+    episodes = Episodes.from_arrays(observations, actions.astype(np.float32), np.ones(200), timeouts=ends)
+    small = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "steps_per_update": 100, "threads": 1}
+    policy = train_policy("ticks", episodes=episodes, out=tmp_path, **small).policy
+    assert policy.card.exact and policy.observation_dtype == np.float64
+    acted, _ = policy.act(observations[:2], np.zeros(2), policy.initial_state(2))
+    assert acted[0] != acted[1]
 
 
 def test_a_card_keeps_the_digits_of_a_mean() -> None:
