@@ -11,10 +11,9 @@ Every module has one contract; B is the batch, N tokens, C channels:
 that goes in and comes out, is never changed, and can be kept, copied and saved (`torch.save`, `torch.load` as it is).
 
 `module(x, lengths=...)` takes the first `lengths` tokens of every row and `module.step(x, state, mask=...)` the rows
-where `mask` is True: what lies in the padding changes neither an output nor a state, and outputs in it are zeros. In
-float64 both are, to the last bit, those of the sequences without padding, one by one; otherwise sequences of one length
-run together, and agree to rounding. Right padding reaches no output of a causal module before it, so a training step
-that reads no state can leave `lengths` out, and take one pass instead of one for every length.
+where `mask` is True: what lies in the padding changes neither an output nor a state, and outputs in it are zeros.
+Sequences of one length run together, in one pass per length. Modules whose state grows take neither. Right padding
+reaches no output of a causal module before it, so a training step that reads no state can leave `lengths` out.
 """
 
 from functools import partial
@@ -28,14 +27,14 @@ from .agents.mixers.tree.samplers import SAMPLERS
 from .agents.model.trunk import Trunk
 from .agents.scan.cross_attention import CrossAttention, attend
 from .agents.scan.prefix import prefix_scan, scan_step
-from .agents.scan.rows import Ragged, join, select, state_bytes
+from .agents.scan.rows import join, select, state_bytes
 from .agents.scan.state import ScanState, combine
 from .export.module_step import export_step
 
 AarenTrunk = partial(Trunk, "aaren")
 
 # So that `torch.load` reads saved states without executing anything.
-torch.serialization.add_safe_globals([ScanState, AttentionState, EncodedState, EncodingState, TreeState, Ragged])
+torch.serialization.add_safe_globals([ScanState, AttentionState, EncodedState, EncodingState, TreeState])
 
 __all__ = [
     "RSA",
@@ -45,7 +44,6 @@ __all__ = [
     "AarenTrunk",
     "Attention",
     "CrossAttention",
-    "Ragged",
     "RemConfig",
     "ScanState",
     "TreeAttention",

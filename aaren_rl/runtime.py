@@ -50,11 +50,6 @@ class OnnxPolicy(BasePolicy):
         export: how the file was made: its precision, and the check against PyTorch.
     """
 
-    sizes: tuple[int, int] = (0, 0)  # these four are of the graph
-    discrete: bool = False
-    observation_dtype: type[np.float32 | np.float64] = np.float32
-    estimates_maximum: bool = False
-
     def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
         """Raises LookupError, ValueError, TypeError or OverflowError where they are not those of an exported policy."""
         inputs, outputs = ({value.name: value for value in of} for of in (session.get_inputs(), session.get_outputs()))

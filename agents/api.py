@@ -10,7 +10,7 @@ from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
 from .policy.base import PolicyState
-from .policy.torch_policy import ROLLOUTS, Policy, with_tree_attention
+from .policy.torch_policy import ROLLOUTS, Policy
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
@@ -44,5 +44,4 @@ __all__ = [
     "expectile_loss",
     "prefix_scan",
     "scan_step",
-    "with_tree_attention",
 ]

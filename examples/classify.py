@@ -75,8 +75,8 @@ class Model(nn.Module):
         window = torch.zeros(batch, FRAMES, channels)
         for at in range(most):
             window = torch.cat([window[:, 1:], x[:, at : at + 1]], 1)
-            y, state = self.trunk.step(self.tokens(window)[:, 0], state, mask=at < lengths)
-            total = total + y  # zeros where an utterance has ended
+            y, state = self.trunk.step(self.tokens(window)[:, 0], state)
+            total = total + y * (at < lengths).unsqueeze(1)
         return self.head(total / lengths.unsqueeze(1)), state_bytes((state, window, total)) // batch
 
 

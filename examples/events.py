@@ -154,7 +154,7 @@ def stream(model: Model, events: Events) -> tuple[float, int]:
     state, difference = model.trunk.initial_state(len(events.lengths)), 0.0
     wanted = model(events)[0].softmax(-1)
     for at, there in enumerate(events.known.T):
-        y, state = model.trunk.step(model.tokens(events.marks[:, at], events.gaps[:, at]), state, mask=there)
+        y, state = model.trunk.step(model.tokens(events.marks[:, at], events.gaps[:, at]), state)
         difference = max(difference, float((model.heads(y)[0].softmax(-1) - wanted[:, at])[there].abs().max()))
     return difference, state_bytes(state) // len(events.lengths)
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import Block, DecisionModel, Encoded, kernels
+from ..agents import Aaren, Attention, Block, DecisionModel, Encoded, kernels
+from ..agents.mixers import MinGRU
 from ..base.errors import CheckpointError, one_line
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
@@ -16,6 +17,9 @@ from .data.batches import StepData, part, part_of_rows
 from .data.sampling import Carried, TbpttSampler, make_sampler
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
+
+# Mixers that launch the same for the same shapes and wait for nothing, as CUDA graphs need.
+RECORDED = (Aaren, Attention, MinGRU)
 
 
 def mean_error(
@@ -89,7 +93,8 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
-            on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and kernels.available("triton")
+            able = type(self.model.trunk.mixer) in RECORDED and kernels.available("triton")
+            on_device = alone_on_a_gpu and able
         self.on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):

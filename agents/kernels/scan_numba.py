@@ -108,6 +108,13 @@ def _forward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index,
 
 
 @compiled("contract", "reassoc", "nsz")
+def _scale(row: Array, factor: float) -> None:
+    """row *= factor; zeros for a factor of 0, so that NaN of a sequence stays in it."""
+    for d in range(len(row)):
+        row[d] = row[d] * factor if factor != 0.0 else 0.0
+
+
+@compiled("contract", "reassoc", "nsz")
 def _backward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index, out: Arrays, sums: Arrays) -> None:
     (weights, values, outputs, d_outputs, starts), (d_scores, d_values, d_decays), (g, c) = given, out, sums
     dim, faded = g.shape[1], len(d_decays) > 0
@@ -139,10 +146,12 @@ def _backward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index
                         for d in range(dim):
                             past += outputs[before + Offset(d)] * g[state + i, d]
                         d_decays[row, k] = keep[i] * (past - along[i])
+                if keep[i] == 0.0:
+                    along[i] = 0.0
+                    _scale(g[state + i], 0.0)
         for i in range(group):
             c[state + i] = along[i] * keep[i]
-            for d in range(dim):
-                g[state + i, d] *= keep[i]
+            _scale(g[state + i], keep[i])
 
 
 def forward(

@@ -33,7 +33,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "rsa": RSA,
     "gru": GRU,
     "mingru": MinGRU,
-    "tree": Attention,  # as it is trained; at rollout `fast/stepper.py` puts trees in its place
+    "tree": Attention,  # as it is trained; at rollout `policy/compiled.py` puts trees in its place
 }
 
 __all__ = [

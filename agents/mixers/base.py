@@ -63,16 +63,14 @@ class Mixer(RowModule):
         constant_state: whether the size of the state does not grow with the tokens seen. Such a state can be carried
             through training and begun again in some rows of a batch.
         compiled_step: whether `kernels/step.py` computes its step, from its `step_weights`.
-        recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         takes: the settings of `MixerConfig` that `build` uses besides the width: those that `__init__` names.
     """
 
     constant_state: bool = False
     compiled_step: bool = False
-    recordable: bool = False
     takes: ClassVar[frozenset[str]]
 
-    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable")
+    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step")
 
     def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
         super().__init_subclass__(**keywords)

@@ -47,6 +47,10 @@ class BasePolicy(ABC):
         action_start: the smallest of discrete actions, which are all integers from there on.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
         flatten: makes (B, O) of observations that are not, and of the type given second; None: `act` takes no others.
+        sizes: O and A.
+        discrete: whether an action is an integer.
+        observation_dtype: the type in which `act` reads observations: float64 where a column is far from zero.
+        estimates_maximum: whether it estimates the maximum achievable return, which the target "auto" needs.
     """
 
     rollout: str
@@ -56,26 +60,10 @@ class BasePolicy(ABC):
     action_start: int
     temperature: float | None
     flatten: Callable[[Any, Any], Any] | None
-
-    @property
-    @abstractmethod
-    def sizes(self) -> tuple[int, int]:
-        """O and A."""
-
-    @property
-    @abstractmethod
-    def discrete(self) -> bool:
-        """Whether an action is an integer."""
-
-    @property
-    @abstractmethod
-    def observation_dtype(self) -> Any:  # noqa: ANN401  a class of numpy's
-        """The type in which `act` reads observations: float64 where a column is far from zero."""
-
-    @property
-    @abstractmethod
-    def estimates_maximum(self) -> bool:
-        """Whether it estimates the maximum achievable return, which the target "auto" needs."""
+    sizes: tuple[int, int]
+    discrete: bool
+    observation_dtype: type[np.float32 | np.float64]
+    estimates_maximum: bool
 
     @property
     def supports_reset(self) -> bool:

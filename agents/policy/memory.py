@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..fast.stepper import Stepper
 from ..model.decision import DecisionModel
 from ..model.scaling import ModelStep, Scaling, Step, to_array
 from ..model.trunk import TrunkState
-from ..scan.rows import State, each
+from ..scan.rows import where
+from .compiled import Stepper
 
 StepperState: TypeAlias = TrunkState | Tensor
 
@@ -108,8 +108,3 @@ def act_on_window(
     actions, _ = model(*(part[:, :seen] for part in window))
     newest = actions[torch.arange(len(place), device=place.device), place]
     return to_array(scaling.actions(newest)), window
-
-
-def where(chosen: Tensor, part: State, other: State) -> State:
-    """Rows of one part of a state if `chosen`, bool (B,), of another otherwise."""
-    return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])

@@ -6,7 +6,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,14 +17,13 @@ from torch import Tensor
 
 from ...base.errors import ArgumentError
 from ...base.ranges import CONTEXT
-from ..fast.compiled_step import CompiledStep
-from ..fast.stepper import Stepper, for_rollout
 from ..mixers.tree.mixer import TreeConfig
 from ..model.decision import DecisionModel, ReturnEstimate
 from ..model.scaling import ReturnRange, Scaling, Step
 from ..scan.rows import batch_size, each
 from . import arguments as check
 from .base import BasePolicy, PolicyState
+from .compiled import CompiledStep, Stepper, for_rollout
 from .discrete import one_hot
 from .memory import MEMORIES, Memory, Recurrent, Staggered, Window, act_on_window, act_staggered
 
@@ -48,7 +47,8 @@ class Policy(BasePolicy):
         target_return, action_start, temperature, flatten: as in `BasePolicy`.
         exact: observations are read in float64, and the mean is subtracted before they become float32, as in training
             on float64 data.
-        tree: attend through a tree of the episode so far in place of softmax attention; None: do not.
+        tree: attend through a tree of the episode so far in place of softmax attention; None: do not. To change it:
+            `dataclasses.replace(policy, tree=...)`.
 
     Raises:
         ValueError: an unknown rollout mode, or a context, statistics, a temperature or a tree that cannot be; the
@@ -73,6 +73,15 @@ class Policy(BasePolicy):
     exact: bool = False
 
     def __post_init__(self) -> None:
+        config = self.model.config
+        derived = {
+            "sizes": (config.observation_dim, config.action_dim),
+            "discrete": config.discrete,
+            "observation_dtype": np.float64 if self.exact else np.float32,
+            "estimates_maximum": self.model.max_return_estimate is not None,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
         if self.rollout not in ROLLOUTS:
             raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
         if not isinstance(self.context_length, int) or CONTEXT.problem(self.context_length):
@@ -90,26 +99,6 @@ class Policy(BasePolicy):
         self.model.eval()
         # Now, with the weights that the model has.
         _ = self._max_return, self.rollout == "window" or self._stepper
-
-    @cached_property
-    def sizes(self) -> tuple[int, int]:
-        """O and A."""
-        return self.model.config.observation_dim, self.model.config.action_dim
-
-    @cached_property
-    def discrete(self) -> bool:
-        """Whether an action is an integer."""
-        return self.model.config.discrete
-
-    @cached_property
-    def observation_dtype(self) -> type[np.float32 | np.float64]:
-        """The type in which `act` reads observations."""
-        return np.float64 if self.exact else np.float32
-
-    @property
-    def estimates_maximum(self) -> bool:
-        """Whether it estimates the maximum achievable return."""
-        return self._max_return is not None
 
     @property
     def batch_invariant(self) -> bool:
@@ -183,8 +172,3 @@ class Policy(BasePolicy):
         seen = torch.tensor(observed, device=self.scaling.observation_mean.device)
         scaled: Tensor = estimate(self.scaling.normalized(seen))
         return (scaled * self.return_scale).cpu().numpy()
-
-
-def with_tree_attention(policy: Policy, tree: TreeConfig | None) -> Policy:
-    """The policy with tree attention, with the same weights; with softmax attention for None. Raises as `Policy`."""
-    return replace(policy, tree=tree)

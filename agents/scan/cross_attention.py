@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .rows import check_rows, run_lengths
+from .rows import check_rows, masked, row_lengths
 from .state import STATE_DTYPE, ScanState, combine
 
 
@@ -130,7 +130,7 @@ class CrossAttention(nn.Module):
             state: of the tokens before.
             mask: bool (B, N), False for padding.
             block: tokens taken at once, see `attend`.
-            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; no `mask` beside it.
+            lengths: integers (B,), tokens of each row, the rest is padding; no `mask` beside it.
 
         Returns:
             One output per latent, (B, Q, C), over all tokens so far, and the state, m and u of shape (B, H, Q).
@@ -138,7 +138,8 @@ class CrossAttention(nn.Module):
         if lengths is not None:
             if mask is not None:
                 raise ValueError("give lengths or mask, not both: both define padding")
-            return run_lengths(self, x, state, lengths, self.initial_state, padded=False, block=block)
+            counts = torch.tensor(row_lengths(lengths, x), device=x.device)
+            mask = torch.arange(x.shape[1], device=x.device) < counts.unsqueeze(1)
         check_rows(x, state, 3)
         if mask is not None:  # its gradient is zero times the token, and so NaN where that is NaN
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -149,11 +150,8 @@ class CrossAttention(nn.Module):
 
     def step(self, x: Tensor, state: ScanState, *, mask: Tensor | None = None) -> tuple[Tensor, ScanState]:
         """One token (B, C) with the state of those before; returns (B, Q, C) and the new state; `mask` as elsewhere."""
-        if mask is None:
-            return self.forward(x.unsqueeze(1), state)
-        present = torch.as_tensor(mask, dtype=torch.bool, device=x.device)
-        y, state = self.forward(x.unsqueeze(1), state, lengths=present)
-        return y.masked_fill(~present[:, None, None], 0.0), state
+        y, after = self.forward(x.unsqueeze(1), state)
+        return (y, after) if mask is None else masked(y, after, state, mask)
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""

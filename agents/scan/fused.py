@@ -53,49 +53,60 @@ def fused_scan(
     return outputs, ScanState(*last)
 
 
-def _operator(name: str, schema: str) -> Any:  # noqa: ANN401  torch's own
-    """Register a function of a back end as an opaque operator for torch.compile."""
+@torch.library.custom_op("aaren_rl::scan_forward", mutates_args=())
+def _forward(
+    backend: str,
+    scores: Tensor,
+    values: Tensor,
+    m: Tensor,
+    u: Tensor,
+    w: Tensor,
+    mask: Tensor,
+    starts: Tensor,
+    log_decay: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The back end's `forward`, opaque to torch.compile."""
+    return load(backend).forward(scores, values, m, u, w, mask, starts, log_decay)  # type: ignore[no-any-return]
 
-    def call(backend: str, *inputs: Any) -> Any:  # noqa: ANN401
-        return getattr(load(backend), name)(*inputs)
 
-    return torch.library.custom_op(f"aaren_rl::scan_{name}", call, mutates_args=(), schema=schema)
+@torch.library.custom_op("aaren_rl::scan_backward", mutates_args=())
+def _backward(
+    backend: str,
+    weights: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    d_outputs: Tensor,
+    g: Tensor,
+    c: Tensor,
+    starts: Tensor,
+    decays: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The back end's `backward`, opaque to torch.compile."""
+    given = weights, values, outputs, d_outputs, g, c, starts, decays
+    return load(backend).backward(*given)  # type: ignore[no-any-return]
 
 
-OPERATORS = {
-    name: _operator(
-        name,
-        f"(str backend, {', '.join(f'Tensor {of}' for of in inputs.split())}, {last}) -> ({', '.join(['Tensor'] * 5)})",
-    )
-    for name, inputs, last in (
-        ("forward", "scores values m u w mask starts", "Tensor? log_decay"),
-        ("backward", "weights values outputs d_outputs g c starts", "bool decays"),
-    )
-}
+OPERATORS = {"forward": _forward, "backward": _backward}
 WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # type of the weights of positions
 
 
-@OPERATORS["forward"].register_fake  # type: ignore[untyped-decorator]
-def _forward_shapes(
-    backend: str, scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, *_: Tensor | None
-) -> tuple[Tensor, ...]:
+@_forward.register_fake
+def _forward_shapes(backend: str, scores: Tensor, values: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))
     weights = torch.empty(scores.shape, dtype=WEIGHTS[backend], device=values.device)
-    return outputs, weights, _like(m), _like(u), _like(w)
+    return outputs, weights, *map(_like, others[:3])  # m, u, w
 
 
-@OPERATORS["backward"].register_fake  # type: ignore[untyped-decorator]
+@_backward.register_fake
 def _backward_shapes(
     backend: str,
     weights: Tensor,
     values: Tensor,
     outputs: Tensor,
     _: Tensor,
-    g: Tensor,
-    c: Tensor,
-    starts: Tensor,
-    decays: bool,
+    *others: Any,  # noqa: ANN401
 ) -> tuple[Tensor, ...]:
+    g, c, _starts, decays = others
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
     d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
     return d_scores, torch.empty_like(values), _like(g), _like(c), d_decays

@@ -16,10 +16,7 @@ from aaren_rl.agents import (
     ROLLOUTS,
     DecisionModel,
     ModelConfig,
-    NonFiniteActionError,
     Policy,
-    TreeConfig,
-    with_tree_attention,
 )
 from aaren_rl.agents.policy.discrete import choose, next_seeds
 
@@ -89,26 +86,6 @@ def test_what_was_executed_is_seen_and_act_is_the_choice(mixer: str, rollout: st
     same, _ = policy.logits(observations[1], rewards[1], state)
     np.testing.assert_array_equal(same, logits[1])
     assert (np.abs(replaced - same).max(1) > 1e-3).all()
-
-
-@pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_episodes_begun_again_are_those_begun_alone(rollout: str) -> None:
-    policy, (observations, rewards) = make(rollout=rollout), steps()
-    state = policy.initial_state(2, TARGET)
-    for t in range(11):
-        _, state = policy.act(observations[t], rewards[t], state)
-    state, alone = policy.reset(state, [1], TARGET), policy.initial_state(1, TARGET)
-    for t in range(11):
-        together, state = policy.logits(observations[t], np.where([False, True], rewards[t], 0), state)
-        own, alone = policy.logits(observations[t, [1]], rewards[t, [1]], alone)
-        np.testing.assert_allclose(together[1], own[0], rtol=0, atol=1e-5)
-    assert policy.reset(policy.initial_state(2, TARGET), [0], TARGET).previous_action.tolist() == [START, START]
-
-
-def test_a_tree_of_all_terms_is_attention() -> None:
-    attention = make("attention")
-    tree, _ = play(with_tree_attention(attention, TreeConfig(1.0)))
-    np.testing.assert_allclose(tree, play(attention)[0], rtol=0, atol=1e-5)
 
 
 def test_samples_follow_the_softmax_of_the_logits() -> None:
@@ -199,20 +176,3 @@ def test_a_seed_that_cannot_be(seed: Any) -> None:
     bad = policy.initial_state(2, TARGET)._replace(seeds=None)
     with pytest.raises(ValueError, match=r"^state: seeds: [^\n]*$"):
         policy.act(*(part[0] for part in steps()), bad)
-
-
-@pytest.mark.parametrize("wrong", ["observation", "reward", "weights"])
-@pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_logits_that_are_not_finite_name_what_is_not(wrong: str, rollout: str) -> None:
-    policy, (observations, rewards) = make(rollout=rollout), steps()
-    observed, reward = observations[0], rewards[0]
-    if wrong == "weights":
-        policy.model.head.bias.data[1] = float("nan")
-        policy = dataclasses.replace(policy)
-    elif wrong == "observation":
-        observed[1, 2] = np.inf
-    else:
-        reward[1] = np.nan
-    said = {"weights": "the policy's action", "observation": "observation: row 1, column 2", "reward": "reward: row 1"}
-    with pytest.raises(NonFiniteActionError, match=f"^{said[wrong]}"):
-        policy.act(observed, reward, policy.initial_state(2, TARGET))

@@ -18,7 +18,6 @@ from aaren_rl.agents import (
     ReturnRange,
     expectile_loss,
 )
-from aaren_rl.vector import VectorPolicy
 
 OBSERVATION, ACTION, SCALE = 5, 2, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
@@ -87,36 +86,6 @@ def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
         policy.initial_state(2, "auto")
     assert all(torch.equal(tensor, states.pop(name)) for name, tensor in policy.model.state_dict().items())
     assert all(name.startswith("max_return_estimate") for name in states)
-
-
-def test_rows_are_selected_and_alone_act_as_beside_others() -> None:
-    policy = make()
-    assert policy.batch_invariant
-    state, chosen, few = policy.initial_state(7, [*TARGETS, 0.0, 9.0, np.inf, 8.0]), np.array([5, 1]), None
-    for t, (observation, reward) in enumerate(steps(9, 7)):
-        if t == 4:
-            few = policy.select(state, chosen)
-        action, state = policy.act(observation, reward, state)
-        if few is not None:
-            alone, few = policy.act(observation[chosen], reward[chosen], few)
-            np.testing.assert_array_equal(alone, action[chosen])
-
-
-@pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_environments_begin_when_they_like(rollout: str) -> None:
-    """As each alone, to the last bit where the policy says so."""
-    policy, data = make(rollout), steps(12, 3)
-    begins = np.zeros((12, 3), bool)
-    begins[0], begins[5, 1], begins[7, 2] = True, True, True
-    vector, state, own = VectorPolicy(policy, n_envs=3, target_return=TARGETS), None, [None] * 3
-    for (observation, reward), begun in zip(data, begins, strict=True):
-        action, state = vector.act(observation, reward, begun, state)
-        for row in range(3):
-            here = slice(row, row + 1)
-            if begun[row]:
-                own[row] = policy.initial_state(1, TARGETS[row : row + 1])
-            alone, own[row] = policy.act(observation[here], np.float32(reward[here] * ~begun[here]), own[row])
-            np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if policy.batch_invariant else 1e-6)
 
 
 def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed() -> None:

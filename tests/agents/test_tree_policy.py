@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from aaren_rl import load_policy
-from aaren_rl.agents import (
-    NonFiniteActionError,
-    Policy,
-    TreeConfig,
-    with_tree_attention,
-)
+from aaren_rl.agents import NonFiniteActionError, Policy, TreeConfig
 from aaren_rl.evaluate import command as evaluate
 from aaren_rl.train import command as train
 
@@ -46,18 +42,18 @@ def act(policy: Policy, steps: int) -> np.ndarray:
 def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> None:
     planted = load_policy(run, rollout=rollout)
     assert planted.tree == TreeConfig(0.4, "edh")
-    policy = with_tree_attention(planted, None)
+    policy = replace(planted, tree=None)
     exact = act(policy, 25)
-    np.testing.assert_allclose(act(with_tree_attention(planted, TreeConfig(1.0)), 25), exact, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(act(replace(planted, tree=TreeConfig(1.0)), 25), exact, rtol=0, atol=1e-6)
     assert np.abs(act(planted, 25) - exact).max() > 1e-6
-    np.testing.assert_array_equal(act(planted, 25), act(with_tree_attention(policy, TreeConfig(0.4)), 25))
+    np.testing.assert_array_equal(act(planted, 25), act(replace(policy, tree=TreeConfig(0.4)), 25))
     assert policy.tree is None  # what was given stays as it was
     np.testing.assert_array_equal(act(policy, 25), exact)
 
 
 @pytest.mark.parametrize("sampler", ["align", "edh"])
 def test_a_nan_ends_in_an_error(run: Path, sampler: str) -> None:
-    policy, seen = with_tree_attention(load_policy(run), TreeConfig(0.5, sampler)), np.zeros((1, 11))
+    policy, seen = replace(load_policy(run), tree=TreeConfig(0.5, sampler)), np.zeros((1, 11))
     state = policy.initial_state(1, 3600.0)
     for _ in range(6):
         _, state = policy.act(seen, np.ones(1), state)
@@ -103,4 +99,4 @@ def test_evaluate_refuses(run: Path, options: str, message: str, capsys: pytest.
 def test_only_softmax_attention_is_replaced(tmp_path: Path, hopper_file: Path) -> None:
     policy = load_policy(trained(tmp_path, hopper_file, "decision-aaren"))
     with pytest.raises(ValueError, match="the place of softmax attention, and this model has none"):
-        with_tree_attention(policy, TreeConfig())
+        replace(policy, tree=TreeConfig())

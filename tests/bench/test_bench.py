@@ -17,8 +17,8 @@ from benchmarks.command import main
 from torch import Tensor
 
 from aaren_rl.agents import Attention, DecisionModel
-from aaren_rl.agents.fast.compiled_step import CompiledStep
 from aaren_rl.agents.kernels import scan_numba as cpu
+from aaren_rl.agents.policy.compiled import CompiledStep
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.base.machine import torch_threads
 

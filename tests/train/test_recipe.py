@@ -163,7 +163,7 @@ def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_r
     shutil.copytree(trained / "policy", folder := tmp_path / "policy")
     card, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
     estimates = {name: tensor for name, tensor in weights.items() if name.startswith("max_return_estimate")}
-    weights |= {name.replace("max", "mean", 1): tensor for name, tensor in estimates.items()}
+    weights |= {name.replace("max", "mean", 1): tensor.clone() for name, tensor in estimates.items()}
     save_file(weights, folder / "model.safetensors")
     for critic in (False, True):
         older = {"critic": critic, "mean_return_estimate": True}

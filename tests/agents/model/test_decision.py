@@ -13,8 +13,8 @@ from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
-from aaren_rl.agents.fast.stepper import for_rollout
 from aaren_rl.agents.model.scaling import Step
+from aaren_rl.agents.policy.compiled import for_rollout
 
 OBSERVATION, ACTION = 5, 2
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)

@@ -11,9 +11,8 @@ from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import AarenRSA, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
-from aaren_rl.agents.fast.compiled_step import CompiledStep, can_compile
-from aaren_rl.agents.fast.stepper import Stepper, for_rollout
 from aaren_rl.agents.model.scaling import PlainStep, Scaling, Step
+from aaren_rl.agents.policy.compiled import CompiledStep, Stepper, can_compile, for_rollout
 
 SHAPES = {
     "post-norm": {},

@@ -1,7 +1,8 @@
-"""The steps of a Decision-Aaren, with or without recurrence encoding, each as one compiled call on the CPU."""
+"""A decision model in its fastest form for rollout: with a compiled step on the CPU, each step is one call."""
 
+import copy
 from itertools import accumulate
-from typing import cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -10,11 +11,40 @@ from torch import Tensor, nn
 from .. import kernels
 from ..mixers import StepWeights
 from ..mixers.rsa.encoding import GatedEncoding, Recurrence
+from ..mixers.tree.mixer import TreeConfig, plant_trees
 from ..model.decision import DecisionModel
-from ..model.scaling import Array, Scaling, Step
+from ..model.scaling import Array, PlainStep, Scaling, Step
 from ..model.trunk import Block
 from ..scan.state import STATE_DTYPE
-from .arrays import packed, packed_scaling, plain
+
+
+class Stepper(Protocol):
+    """The interface of the steps of a policy, in units of the environment. Each object has its own kind of state."""
+
+    def initial_state(self, batch_size: int) -> Any: ...  # noqa: ANN401
+
+    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]: ...  # noqa: ANN401
+
+
+def for_rollout(
+    model: DecisionModel, scaling: Scaling, *, compiled: bool = True, tree: TreeConfig | None = None
+) -> Stepper:
+    """The steps of a model with its current weights, without dropout.
+
+    Args:
+        model: is not changed.
+        scaling: of the policy.
+        compiled: use one compiled call on a CPU, if the model has one; otherwise PyTorch operations.
+        tree: of tree attention in the place of softmax attention.
+
+    Raises ValueError where a tree is asked for and the model has no softmax attention.
+    """
+    if compiled and tree is None and can_compile(model):
+        return CompiledStep(model, scaling)
+    copied = copy.deepcopy(model).eval().requires_grad_(False)
+    if tree is not None:
+        plant_trees(copied.trunk, tree)
+    return PlainStep(copied, scaling)
 
 
 def can_compile(model: DecisionModel) -> bool:
@@ -48,7 +78,8 @@ class CompiledStep:
         mixers = [block.mixer.step_weights() for block in blocks]
         own = [mixer.encoding for mixer in mixers if mixer.encoding is not None]
         encoding = _packed_encoding(own, len(blocks), config.width // config.heads)
-        self._scaling = packed_scaling(scaling), float(scaling.return_scale)
+        units = scaling.observation_mean, scaling.observation_std, *scaling.action_range
+        self._scaling = tuple(packed(part.float()) for part in units), float(scaling.return_scale)
         self._model = (
             (packed(moments), packed(model.embed_action.weight.T), packed(seen.T)),
             _packed_blocks(mixers, blocks),
@@ -97,6 +128,16 @@ class CompiledStep:
         after, acted = np.empty(old.shape), np.empty(previous.shape, np.float32)
         self._step((observed, to_go, times, previous, begins), *self._scaling, *self._model, old, after, acted)
         return acted, torch.from_numpy(after)
+
+
+def packed(x: Tensor) -> Array:
+    """A contiguous copy as an array."""
+    return x.detach().clone(memory_format=torch.contiguous_format).numpy()
+
+
+def plain(array: Array) -> Array:
+    """The array, or a copy where it is read-only or strided, for which Numba would compile the code again."""
+    return array if array.flags.carray else array.copy()
 
 
 def _packed_blocks(mixers: list[StepWeights], blocks: list[Block]) -> tuple[Array, ...]:
