@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aaren_rl.agents import DecisionModel, ModelConfig, Policy, ReturnRange
+from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, ReturnRange
 from aaren_rl.agents.model.scaling import Scaling
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import save_policy
@@ -19,6 +19,10 @@ MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATI
 # Of intervals of 5 steps; narrow enough that returns-to-go of the tests lie on both sides.
 RANGE = ReturnRange(5, np.array([[280.0, 310.0], [-100.0, 290.0], [-50.0, 250.0]]))
 LOW, HIGH = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, 0.75])
+# Tests for each mixer take their lists from here, so that a new one is tested.
+CONSTANT_STATE = [name for name, mixer in MIXERS.items() if mixer.constant_state]
+COMPILED = [name for name, mixer in MIXERS.items() if mixer.compiled_step]
+GROWING = [name for name in MIXERS if name not in CONSTANT_STATE]
 
 
 def make_model(mixer: str = "aaren", *, seed: int = 0, **changes) -> DecisionModel:

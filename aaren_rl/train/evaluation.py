@@ -17,7 +17,7 @@ from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, Unplayed
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import CARD, amend_card, make_policy, save_policy
-from .records import LOG_EVERY, Run, log, save, show
+from .records import LOG_EVERY, Run
 
 INTERVALS = 50  # time intervals for which a card has the range of returns-to-go
 # Only single episodes have returns-to-go above this quantile, so a model that gets them at every step extrapolates. On
@@ -27,13 +27,13 @@ HIGHEST = 0.99
 
 def complete(run: Run) -> None:
     """Save, log if due, evaluate and save the scores. A failed evaluation loses no gradient steps."""
-    save(run)
+    run.save()
     if run.is_due(LOG_EVERY):
-        log(run)
-    show(run, ", evaluating")
+        run.log()
+    run.show(", evaluating")
     evaluate(run)
-    show(run)
-    save(run)
+    run.show()
+    run.save()
 
 
 def evaluate(run: Run) -> None:

@@ -95,6 +95,91 @@ class Run:
         except ValueError as error:
             raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
 
+    def log(self) -> None:
+        """Log the means since the last log, or that one again, and show them on the progress bar."""
+        if self.recent:
+            self.logged = self._means()
+            self.recent, self.watch, self.timed_from = [], Stopwatch(), self.trainer.update
+        if self.logged:  # of an evaluation that is made again, unless its line was deleted
+            self.tell(self.logged)
+        self.show()
+
+    def _means(self) -> dict[str, float]:
+        trainer = self.trainer
+        with self.watch:  # waits for the GPU
+            loss, norm = self.finite_losses().mean(0).tolist()
+        values = {
+            "train/loss": loss,
+            "train/grad_norm": norm,
+            "train/learning_rate": trainer.optimizers.learning_rate,
+            **trainer.recurrence(),
+        }
+        if timed := trainer.update - self.timed_from:  # empty if an evaluation is pending
+            values["time/updates_per_second"] = timed / self.watch.seconds
+        return values
+
+    def show(self, doing: str = "") -> None:
+        """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
+        loss = f"{self.logged['train/loss']:.4f}" if self.logged else "-"
+        score = (self.last and self.last.headline_words) or "-"
+        self.bar.set_postfix_str(f"loss {loss}, {self.headline} {score}{doing}", refresh=sys.stderr.isatty())
+
+    def save(self) -> None:
+        """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
+        recent = self.finite_losses()
+        scores = {"last": self.last, "best": self.best}
+        progress: dict[str, Any] = {name: score and dataclasses.asdict(score) for name, score in scores.items()}
+        progress |= {"data": self.data.identity, "data_sha256": self.data.sha256, "precision": self.trainer.precision}
+        states = self.trainer.states() | {"recent": recent}
+        add_checkpoint(self.path / "checkpoints", self.trainer.update, progress, states)
+
+    def finite_losses(self) -> Tensor:
+        """Losses and gradient norms since the last log, (steps, 2).
+
+        Raises NumericsError if one is not finite. The message names the first such step.
+        """
+        recent = torch.stack(self.recent) if self.recent else torch.zeros(0, 2)
+        good = recent.isfinite().all(1)
+        if bool(good.all()):
+            return recent
+        update = self.trainer.update - len(recent) + 1 + int(good.int().argmin())
+        kept = "nothing was saved yet"
+        if holds_training(self.path):
+            kept = f"the last good checkpoint is kept in {self.path / 'checkpoints'}"
+        rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
+        raise NumericsError(
+            f"loss or gradient is not finite at gradient step {update}; {kept}; {rate}use --precision float32"
+        )
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint of a run, None before its first.
+
+        Raises CheckpointError if the run was trained on other data until then.
+        """
+        checkpoint = find_checkpoint(self.path / "checkpoints")
+        if checkpoint is None:
+            print("no checkpoint yet: starting over", file=sys.stderr)
+            return None
+        episodes, now, then = self.data.steps.episodes, self.data.identity, checkpoint.progress.get("data")
+        way_out = "resume with the data of the run, or start a new one with another --out"
+        if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
+            raise CheckpointError(
+                f"{self.path}: {episodes.dataset} has changed since the run was started: steps and mean return are "
+                f"{now}, then {then}; {way_out}"
+            )
+        mine, sha256 = self.data.sha256, checkpoint.progress.get("data_sha256")
+        # Local sets that other processors made may differ by rounding.
+        if sha256 != mine and episodes.source != "local":
+            raise CheckpointError(
+                f"{self.path}: {episodes.dataset} has as many steps and the mean return of the run's data, but other "
+                f"numbers (SHA-256 {mine[:16]}..., then {str(sha256)[:16]}...); {way_out}"
+            )
+        before, after = checkpoint.progress.get("precision"), self.trainer.precision
+        if before not in (None, after):
+            note = f"note: the run was in {before}, this processor continues in {after} (--precision auto)"
+            print(note, file=sys.stderr)
+        return checkpoint
+
     def close(self) -> None:
         """Close the progress bar and the logs."""
         self.bar.close()
@@ -102,95 +187,6 @@ class Run:
             self.metrics.close()
 
 
-def log(run: Run) -> None:
-    """Log the means since the last log, or that one again, and show them on the progress bar."""
-    if run.recent:
-        run.logged = _means(run)
-        run.recent, run.watch, run.timed_from = [], Stopwatch(), run.trainer.update
-    if run.logged:  # of an evaluation that is made again, unless its line was deleted
-        run.tell(run.logged)
-    show(run)
-
-
-def _means(run: Run) -> dict[str, float]:
-    trainer = run.trainer
-    with run.watch:  # waits for the GPU
-        loss, norm = finite_losses(run).mean(0).tolist()
-    values = {
-        "train/loss": loss,
-        "train/grad_norm": norm,
-        "train/learning_rate": trainer.optimizers.learning_rate,
-        **trainer.recurrence(),
-    }
-    if timed := trainer.update - run.timed_from:  # empty if an evaluation is pending
-        values["time/updates_per_second"] = timed / run.watch.seconds
-    return values
-
-
-def show(run: Run, doing: str = "") -> None:
-    """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
-    loss = f"{run.logged['train/loss']:.4f}" if run.logged else "-"
-    score = (run.last and run.last.headline_words) or "-"
-    run.bar.set_postfix_str(f"loss {loss}, {run.headline} {score}{doing}", refresh=sys.stderr.isatty())
-
-
-def save(run: Run) -> None:
-    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
-    recent = finite_losses(run)
-    scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
-    progress: dict[str, Any] = {**scores, "data": run.data.identity, "data_sha256": run.data.sha256}
-    progress |= {"precision": run.trainer.precision}
-    add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, run.trainer.states() | {"recent": recent})
-
-
-def finite_losses(run: Run) -> Tensor:
-    """Losses and gradient norms since the last log, (steps, 2).
-
-    Raises NumericsError if one is not finite. The message names the first such step.
-    """
-    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
-    good = recent.isfinite().all(1)
-    if bool(good.all()):
-        return recent
-    update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
-    kept = "nothing was saved yet"
-    if holds_training(run.path):
-        kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
-    rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
-    raise NumericsError(
-        f"loss or gradient is not finite at gradient step {update}; {kept}; {rate}use --precision float32"
-    )
-
-
 def find_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest intact checkpoint of a run, or None before its first. Raises the errors of `newest_whole`."""
     return newest_whole(folder, STATES, lambda found: found)
-
-
-def checkpoint_of(run: Run) -> Checkpoint | None:
-    """The last checkpoint of a run, None before its first.
-
-    Raises CheckpointError if the run was trained on other data until then.
-    """
-    checkpoint = find_checkpoint(run.path / "checkpoints")
-    if checkpoint is None:
-        print("no checkpoint yet: starting over", file=sys.stderr)
-        return None
-    episodes, now, then = run.data.steps.episodes, run.data.identity, checkpoint.progress.get("data")
-    way_out = "resume with the data of the run, or start a new one with another --out"
-    if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
-        raise CheckpointError(
-            f"{run.path}: {episodes.dataset} has changed since the run was started: steps and mean return are "
-            f"{now}, then {then}; {way_out}"
-        )
-    mine, sha256 = run.data.sha256, checkpoint.progress.get("data_sha256")
-    # Local sets that other processors made may differ by rounding.
-    if sha256 != mine and episodes.source != "local":
-        raise CheckpointError(
-            f"{run.path}: {episodes.dataset} has as many steps and the mean return of the run's data, but other "
-            f"numbers (SHA-256 {mine[:16]}..., then {str(sha256)[:16]}...); {way_out}"
-        )
-    before, after = checkpoint.progress.get("precision"), run.trainer.precision
-    if before not in (None, after):
-        print(f"note: the run was in {before}, this processor continues in {after} (--precision auto)", file=sys.stderr)
-    return checkpoint

@@ -33,7 +33,7 @@ from .evaluation import complete, make_card
 from .fit import fit_estimators, note_on_fewer_steps
 from .options import remarks
 from .ranks import Ranks, join_ranks
-from .records import LOG_EVERY, Run, checkpoint_of, log, save
+from .records import LOG_EVERY, Run
 from .settings import Request
 from .trainer import Trainer
 
@@ -135,7 +135,7 @@ def begin(request: Request, plan: Plan, read: tuple[TrainingData, SavedPolicy | 
     if start is not None:
         ranks.in_turn(lambda: start_from(trainer, start, config))
     run = Run(data, plan.path, trainer, request.on_log)
-    if request.resume and (checkpoint := ranks.share(lambda: checkpoint_of(run))) is not None:
+    if request.resume and (checkpoint := ranks.share(run.last_checkpoint)) is not None:
         run.restore(checkpoint)
     # After reading the data, so that a mistyped path leaves no run folder, and other data no trace in it.
     asked = replace(config, data=replace(config.data, context=plan.config.data.context))  # "auto" stays
@@ -205,7 +205,7 @@ def due(run: Run, save_every: int | None) -> list[Callable[[Run], None]]:
     """The actions due after the current gradient step."""
     if run.is_due(run.config.evaluation.eval_every):
         return [complete]
-    works = [(log, run.is_due(LOG_EVERY)), (save, save_every is not None and run.is_due(save_every))]
+    works = [(Run.log, run.is_due(LOG_EVERY)), (Run.save, save_every is not None and run.is_due(save_every))]
     return [work for work, is_due in works if is_due]
 
 
@@ -253,7 +253,7 @@ def catch_up(run: Run) -> None:
 
 def leave(run: Run) -> None:
     """Save a checkpoint before the last gradient step, because of a signal."""
-    save(run)
+    run.save()
     run.bar.close()
     print(f"stopped at gradient step {run.trainer.update}; --resume continues from here", file=sys.stderr)
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mixers import COMPILED, CONSTANT_STATE, GROWING
-from policies import ACTION, OBSERVATION, make_policy
+from policies import ACTION, COMPILED, CONSTANT_STATE, GROWING, OBSERVATION, make_policy
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, NonFiniteActionError, Policy, PolicyState
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 import torch
-from mixers import CONSTANT_STATE
+from policies import CONSTANT_STATE
 
 from aaren_rl.agents.scan.rows import batch_size
 from aaren_rl.nn import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mixers import CONSTANT_STATE
+from policies import CONSTANT_STATE
 from scipy.stats import chisquare
 from torch import Tensor
 from windows import LENGTHS, generator, make_data

@@ -157,12 +157,10 @@ def test_a_folder_in_which_nothing_was_saved_does_not_block(
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        (["--source", "/nowhere/x.hdf5"], 3, "/nowhere/x.hdf5"),
         (["--env", "walker2d-medium"], 3, "observations"),
         (["--context", "windows"], 2, "context: 'windows' is not one of auto, window, episode, mixed, tbptt"),
         (["--heads", "3"], 2, "width 16 is not a multiple of heads 3"),
         (["--resume"], 2, "no run to resume"),
-        (["--learning-rate", "1e30", "--precision", "float32"], 6, "not finite at gradient step"),
     ],
 )
 def test_bad_input_is_one_line_and_a_code(
