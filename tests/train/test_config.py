@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 
 import pytest
@@ -139,11 +138,10 @@ def test_a_number_that_cannot_be_is_refused_by_its_option(
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_made(
     given: str, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    began = time.monotonic()
     assert train(["--env", "hopper-medium", "--source", str(hopper_file), "--out", str(tmp_path), *given.split()]) == 7
     error = capsys.readouterr().err
     assert "out of memory (" in error and "GB are free)" in error and "--width" in error
-    assert list(tmp_path.iterdir()) == [] and time.monotonic() - began < 10
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_fits_is_let_through() -> None:
