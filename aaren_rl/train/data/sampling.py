@@ -120,7 +120,8 @@ class EpisodeSampler(Sampler):
         return -(-int(whole[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
 
     def draw(self, steps: int, generator: torch.Generator) -> Batch:
-        return self.data.filled(*self._held, steps)
+        begins, lengths = self._held
+        return self.data.filled(begins, lengths, steps)
 
 
 class MixedSampler(Sampler):
