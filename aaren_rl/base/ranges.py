@@ -79,7 +79,6 @@ CONTEXT = Range(2, 2**20)  # a rollout window allocates all steps at the start
 BELOW_1 = Range(0, 1, below=True)
 SEED = Range(0, LARGE)
 SAC_SEED = Range(0, 2**32 - 2**16)  # NumPy's old generator has 32 bits, and an environment has a seed each
-SHARE = Range(0, 1)
 SOME = Range(0, 1, above=True)
 HALF = Range(0, 0.5)
 POSITIVE = Range(0, 1e30, above=True)

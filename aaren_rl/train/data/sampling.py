@@ -191,19 +191,12 @@ class Carried:
     """The state of the model between two gradient steps, for the rows of this process. Initially `fresh`."""
 
     def __init__(self, fresh: TrunkState) -> None:
-        self._fresh = fresh
-        self.state: TrunkState = each(lambda parts: parts[0].clone(), [fresh])
+        self.state: TrunkState = each(lambda parts: parts[0].clone(), [fresh])  # which may share memory
 
     @torch.no_grad()
-    def keep(self, state: TrunkState, bad: Tensor | None = None) -> None:
-        """Store `state`, detached and in place: a captured graph continues from it.
-
-        If `bad` is 1, the gradient step was skipped. A fresh state is stored, since `state` may not be finite.
-        """
-        after = tensors(state)
-        if bad is not None:
-            after = [fresh.where(bad > 0, part) for fresh, part in zip(tensors(self._fresh), after, strict=True)]
-        torch._foreach_copy_(self.tensors(), after)
+    def keep(self, state: TrunkState) -> None:
+        """Store `state`, detached and in place: a captured graph continues from it."""
+        torch._foreach_copy_(self.tensors(), tensors(state))
 
     def tensors(self) -> list[Tensor]:
         """All tensors of the state, rows first in each, in the order for `restore`."""
