@@ -93,8 +93,8 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
-            able = type(self.model.trunk.mixer) in RECORDED and kernels.available("triton")
-            on_device = alone_on_a_gpu and able
+            able = type(self.model.trunk.mixer) in RECORDED
+            on_device = alone_on_a_gpu and able and kernels.available("triton")
         self.on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):

@@ -246,7 +246,7 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
 def test_every_setting_can_be_given_on_the_command_line() -> None:
     """Its default, that is."""
     config = RunConfig()
-    given = {name: value for name, value in settings_of(config).items() if value is not None}
+    given = {name: value for name, value in settings_of(config).items() if value not in (None, "")}
     words = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]  # --from has no default
     switches = [word if value else f"--no-{word[2:]}" for word, value in words if isinstance(value, bool)]
     others = [f"{word}={value}" for word, value in words if not isinstance(value, bool)]

@@ -96,7 +96,9 @@ def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too() -> No
     mapped = allocate(NEAR.shape, np.float32, mapped=True)
     mapped[:] = whole.observations
     copied = StepData(whole.take(chosen), 1.0)
-    for data in (StepData(whole, 1.0, chosen=chosen), StepData(dataset(mapped[:]), 1.0, chosen=chosen)):
+    weights = np.zeros(len(whole))
+    weights[chosen] = 1
+    for data in (StepData(whole, 1.0, weights=weights), StepData(dataset(mapped[:]), 1.0, weights=weights)):
         assert torch.equal(data.observed(index), copied.observed(index))
         assert torch.equal(data.returns_to_go, copied.returns_to_go) and len(data.episodes) == 4
         assert np.array_equal(data.statistics.mean, copied.statistics.mean)

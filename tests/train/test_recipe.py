@@ -98,7 +98,7 @@ def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(
         tmp_path, hopper_file, f"--updates 1 --draws best --draw-share 0.1 --held-out 0 --target-return {target}"
     )
     said = capsys.readouterr()
-    assert f"on {len(best)} episodes, {best.n_steps:,} steps" in said.out
+    assert f"the best drawn alike: {len(best)} of {len(episodes)} episodes effective" in said.out
     assert "is above the best in the training data" in said.err
     assert read_card(run).action_error is None
     assert evaluate([str(run), "--episodes", "1", "--held-out", "--target-return", "1"]) == 2
