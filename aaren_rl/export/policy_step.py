@@ -69,6 +69,11 @@ def as_policy(model: onnx.ModelProto) -> OnnxPolicy:
     return from_bytes(model.SerializeToString(), "the exported model")
 
 
+def _flat(part: Tensor) -> Tensor:
+    """A part of a state, (B, ...), as rows (B, numbers)."""
+    return part.flatten(1) if part.dim() > 1 else part.unsqueeze(1)
+
+
 class PolicyStep(nn.Module):
     """`Policy.act` with the policy's current weights, without a temperature, on tensors alone.
 
@@ -97,7 +102,7 @@ class PolicyStep(nn.Module):
         self._like = self.model.initial_state(1)
         parts = [part for part in tensors(self._like) if part.numel()]
         self._sizes = [part.numel() for part in parts]
-        self.register_buffer("fresh", torch.cat([torch.zeros(1, 0).double(), *(part.flatten(1) for part in parts)], 1))
+        self.register_buffer("fresh", torch.cat([torch.zeros(1, 0).double(), *(_flat(part) for part in parts)], 1))
 
     def example(self) -> dict[str, Tensor]:
         """Inputs by name, of two environments."""
@@ -170,7 +175,7 @@ class PolicyStep(nn.Module):
             if number == max(0, len(tokens) - 2):  # behind the previous action, where it is a token
                 rows = torch.where(begins.unsqueeze(1), self.fresh, rows)
             y, state = self.model.trunk.step(self.model.norm(token), self._state(rows))
-            rows = torch.cat([part.flatten(1).double() for part in tensors(state) if part.numel()], 1)
+            rows = torch.cat([_flat(part).double() for part in tensors(state) if part.numel()], 1)
         out = self.model.predict(y)
         return (out.view(-1, 2, out.shape[1])[:, 0], rows.view(-1, 2, rows.shape[1])) if staggered else (out, rows)
 
