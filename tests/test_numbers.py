@@ -51,7 +51,7 @@ THINGS = {
     ),
     "score of a default run": Thing(
         "results.md", r"\| score \|.*\*\*([\d.]+)\*\*", 1,
-        (r"a default run scores ([\d.]+) on hopper-medium", r"mean of ([\d.]+)\]\(results"), 2,
+        (r"a default run scored ([\d.]+) on hopper-medium", r"mean of ([\d.]+)\]\(results"), 2,
     ),
 }  # fmt: skip
 
