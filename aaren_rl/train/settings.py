@@ -45,7 +45,9 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     agent = settings.get("agent", RunConfig.agent)
     task = find_task(settings.get("env", ""))
     of_task = {} if task is None else {"return_scale": D4RL_SCALE, **getattr(task, "settings", {})}
-    settings = {**preset_settings("default", agent), **of_task, **preset_settings(preset, agent), **settings}
+    of_agent = preset_settings("default", agent)
+    drawn = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}  # the best tenth is 10 % BC
+    settings = {**of_agent, **of_task, **drawn, **preset_settings(preset, agent), **settings}
     # K of the rollout follows the length of the windows of --context window, unless it is given.
     if "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = settings.get("context_length", DataConfig.context_length)
