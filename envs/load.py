@@ -233,8 +233,16 @@ def load_episodes(
         DataError: the data are missing and cannot be fetched, damaged, changed, or of another environment.
         SimulationError: the local set could not be made.
     """
-    told = {"clip_actions": clip_actions, "max_episode_steps": max_episode_steps, "local_steps": local_steps}
-    return load_task(name, source, progress=progress, **told, **options)[1]
+    _, episodes = load_task(
+        name,
+        source,
+        clip_actions=clip_actions,
+        max_episode_steps=max_episode_steps,
+        local_steps=local_steps,
+        progress=progress,
+        **options,
+    )
+    return episodes
 
 
 def load_task(

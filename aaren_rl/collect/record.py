@@ -178,8 +178,16 @@ def record(policy: SequencePolicy[Any], env_id: str, kwargs: Mapping[str, Any], 
         while total < steps:
             mean = total / len(found) if found else kwargs["max_episode_steps"]
             recorder, count = Recorder(), min(AT_ONCE, math.ceil((steps - total) / mean))
-            asked = {"episodes": count, "target_return": 0.0, "seed": seed + len(found), "workers": 0}
-            rollout(policy, env_id, env_kwargs=kwargs, recorder=recorder, **asked)
+            rollout(
+                policy,
+                env_id,
+                episodes=count,
+                target_return=0.0,
+                seed=seed + len(found),
+                env_kwargs=kwargs,
+                workers=0,
+                recorder=recorder,
+            )
             for episode in recorder.episodes("", env_id)[0]:
                 if total >= steps:
                     break

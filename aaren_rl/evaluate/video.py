@@ -82,7 +82,8 @@ class Video:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 part = Path(folder) / self.file.name
-                with imageio.get_writer(part, **how) as writer:
+                writer = imageio.get_writer(part, **how)
+                with writer:
                     for frame in frames:
                         writer.append_data(frame)
                 write_whole(self.file, part.read_bytes())
@@ -146,5 +147,5 @@ def _follow(env: Any) -> None:  # noqa: ANN401  any environment
     model.vis.quality.shadowsize, model.vis.quality.offsamples = 1024, 0
     camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
-    if camera >= 0 and getattr(renderer, "camera_id", None) == -1:
+    if camera >= 0 and renderer is not None and getattr(renderer, "camera_id", None) == -1:
         renderer.camera_id = camera

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -181,7 +182,7 @@ class PolicyStep(nn.Module):
 
     def _state(self, rows: Tensor) -> State:
         """The state of the trunk that rows (B, P) hold."""
-        parts = iter(rows.split(self._sizes, 1))
+        parts: Iterator[Tensor] = iter(rows.split(self._sizes, 1))
 
         def filled(like: list[Tensor]) -> Tensor:
             (part,) = like

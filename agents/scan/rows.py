@@ -190,7 +190,7 @@ def masked(y: Tensor, after: State, before: State, mask: Tensor) -> tuple[Tensor
 
 def where(chosen: Tensor, part: State, other: State) -> State:
     """Rows of one part of a state if `chosen`, bool (B,), of another otherwise."""
-    return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), *pair), [part, other])
+    return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])
 
 
 def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared

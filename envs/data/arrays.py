@@ -1,7 +1,7 @@
 """Arrays, lists, trajectories and frames of a Python program to columns."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def _made(
     return {**assemble(tables, limits, path="episodes", way_out=_KEYS, one_each=one_each, **labels), "path": ""}
 
 
-def _fields(i: int, trajectory: object) -> Mapping[str, Any]:
+def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:  # noqa: ANN401
     """A trajectory as a mapping: of its keys, or of an object's fields, as minari and imitation give them."""
     if hasattr(trajectory, "_asdict"):
         trajectory = trajectory._asdict()
@@ -91,7 +91,7 @@ def _fields(i: int, trajectory: object) -> Mapping[str, Any]:
 def _table(place: str, columns: Mapping[str, Any]) -> Table:
     read: dict[str, Tree] = {}
     rewards = next((columns[name] for name in NAMES["rewards"] if name in columns), None)
-    steps = len(rewards) if hasattr(rewards, "__len__") else 0
+    steps = len(rewards) if isinstance(rewards, Sized) else 0
     for name, value in columns.items():
         here = f"{place}:{name}" if place else str(name)
         if name in NAMES[OBSERVATIONS]:

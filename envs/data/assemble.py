@@ -186,7 +186,8 @@ _NUMBERED = re.compile(r"(.*\D)(\d{1,6})\]?")
 
 
 def _numbered(table: Table, name: str) -> bool:
-    return bool(match := _NUMBERED.fullmatch(name)) and MEANING.get(match[1].rstrip("_.[- ")) in STEP_NAMES
+    match = _NUMBERED.fullmatch(name)
+    return match is not None and MEANING.get(match[1].rstrip("_.[- ")) in STEP_NAMES
 
 
 def _numbers_of(table: Table, role: str) -> list[str]:

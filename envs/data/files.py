@@ -86,12 +86,12 @@ def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episod
     except (*_NPZ_ERRORS, MemoryError) as error:
         raise DataError(f"{path}: is not a readable .npz file ({one_line(error)}); write or copy it again") from error
     way_out = f"write it with numpy.savez; {CONVERT}"
-    labels = {"path": str(path), "dataset": dataset or path.stem}
-    return Episodes(**assemble([Table(str(path), columns)], held, way_out=way_out, **labels))
+    tables, dataset = [Table(str(path), columns)], dataset or path.stem
+    return Episodes(**assemble(tables, held, path=str(path), way_out=way_out, dataset=dataset))
 
 
 def _npz_columns(path: Path, named: set[str]) -> dict[str, Tree]:
-    columns: dict[str, Tree] = {}
+    columns, read = dict[str, Tree](), list[Column]()
     with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
         known = [name for name in archive.files if name in MEANING or name in named]
         for name in known:
@@ -106,8 +106,9 @@ def _npz_columns(path: Path, named: set[str]) -> dict[str, Tree]:
                 ) from error
             if array.dtype.kind not in "biuf":
                 raise DataError(f"{path}:{name} holds {array.dtype}, not real numbers; {CONVERT}")
-            columns[name] = Column(f"{path}:{name}", array)
-        steps = max((column.shape[0] for column in columns.values() if column.shape), default=0)
+            read.append(Column(f"{path}:{name}", array))
+            columns[name] = read[-1]
+        steps = max((column.shape[0] for column in read if column.shape), default=0)
         for name in sorted({*archive.files} - {*known}):
             columns[name] = {}  # not read, but named where a column is missing
             member = f"{name}.npy"

@@ -505,13 +505,12 @@ def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
 def _read(dataset_id: str, folder: Path, **options: Any) -> MinariData:  # noqa: ANN401
     path, spec = folder / "main_data.hdf5", read_spec(folder / "metadata.json")
     verify_pin(path)
-    bounded = spec.action_low is not None
     limits = Limits(
         layout=spec.layout,
         observation_dim=None if spec.layout is None else flat_size(spec.layout),
         action_dim=len(spec.action_low) if spec.action_low is not None else None,
-        action_low=spec.action_low if bounded else -np.inf,
-        action_high=spec.action_high if bounded else np.inf,
+        action_low=-np.inf if spec.action_low is None else spec.action_low,
+        action_high=np.inf if spec.action_high is None else spec.action_high,
         n_actions=spec.n_actions,
         action_start=spec.action_start,
         **options,

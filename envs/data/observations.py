@@ -54,12 +54,12 @@ def moments(
     count = len(values) if rows is None else len(rows)
     weights = np.ones(count) if weights is None else weights
     sums = [np.zeros(values.shape[1]), np.zeros(values.shape[1])]
-    mean: npt.NDArray[np.float64] | float = 0.0
+    mean = np.zeros(values.shape[1])
     for power in (1, 2):
         start = 0
         for block in blocks(values, rows):
             for part in np.array_split(block, -(-len(block) // _AT_ONCE)):
-                sums[power - 1] += weights[start : start + len(part)] @ (part - np.float64(mean)) ** power
+                sums[power - 1] += weights[start : start + len(part)] @ (part - mean) ** power
                 start += len(part)
         mean = sums[0] / weights.sum()
     return mean, np.sqrt(sums[1] / weights.sum())

@@ -68,8 +68,8 @@ def play(
     SimulationError: an environment fails.
     """
     rngs = [np.random.default_rng((*seed, first + e)) for e in range(len(envs))]
-    now = np.stack([begin(env, seed=int(rng.integers(2**31)))[0] for env, rng in zip(envs, rngs, strict=True)])
-    now = now.astype(np.float32)
+    begun = [begin(env, seed=int(rng.integers(2**31)))[0] for env, rng in zip(envs, rngs, strict=True)]
+    now = np.stack(begun).astype(np.float32)
     shape = (horizon, *envs[0].action_space.shape)  # type: ignore[misc]  # a Box has one
     if policy is None:
         noise = np.stack([rng.uniform(-1.0, 1.0, shape).astype(np.float32) for rng in rngs])
@@ -92,12 +92,11 @@ def play(
                 going.append(e)
         if not (running := going):
             break
-    columns = observations, actions, rewards
     # Copies: most of the arrays may be unused.
-    parts = (
-        (*(column[e, :length].copy() for column in columns), bool(terminated[e])) for e, length in enumerate(lengths)
-    )
-    return [Episode(*part) for part in parts]
+    return [
+        Episode(observations[e, :n].copy(), actions[e, :n].copy(), rewards[e, :n].copy(), bool(terminated[e]))
+        for e, n in enumerate(lengths)
+    ]
 
 
 def episodes_of(
