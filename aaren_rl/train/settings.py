@@ -46,7 +46,8 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     task = find_task(settings.get("env", ""))
     of_task = {} if task is None else {"return_scale": D4RL_SCALE, **getattr(task, "settings", {})}
     of_agent = preset_settings("default", agent)
-    drawn = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}  # the best tenth is 10 % BC
+    # The best tenth is what 10 % BC is.
+    drawn: dict[str, Any] = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}
     settings = {**of_agent, **of_task, **drawn, **preset_settings(preset, agent), **settings}
     # K of the rollout follows the length of the windows of --context window, unless it is given.
     if "rollout_context" not in given and settings.get("context") == "window":
