@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "eval_episodes": 1, "final_episodes": 1, "max_return_estimate": False,
 }  # fmt: skip
 TYPED = ["--width=16", "--layers=1", "--heads=2", "--warmup-updates=1", "--threads=1", "--steps-per-update=160",
-         "--final-episodes=1", "--no-max-return-estimate", "--no-mean-return-estimate"]  # fmt: skip
+         "--final-episodes=1", "--no-max-return-estimate"]  # fmt: skip
 
 
 def made(seed: int = 0, episodes: int = 45, **labels: Any) -> Episodes:

@@ -81,7 +81,7 @@ def make_trainer() -> Trainer:
         data=DataConfig(
             context="tbptt", tbptt_windows=0.0, tbptt_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0
         ),
-        network=replace(RunConfig().network, width=16, layers=2, heads=2),
+        network=replace(RunConfig().network, width=16, layers=2, heads=2, dropout=0.0),
         optimizer=OptimizerConfig(updates=10, precision="float32"),
     )
     return Trainer(config, make_data(), 2, 60)
