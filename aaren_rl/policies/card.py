@@ -12,7 +12,7 @@ from ..base.ranges import RETURN
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
 from ..envs.tasks.spaces import checked_layout, flat_size
 from ..envs.tasks.table import Task
-from .names import AUTO
+from .names import AUTO, DRAWN
 
 LEAST = 1e-37  # a float32 that is no denormal number
 
@@ -143,6 +143,8 @@ def card_from_json(tree: object) -> PolicyCard:
         ValueError: a key is missing or unknown, or a value is not what it should be; the message names it.
     """
     card = read(PolicyCard, tree)
+    if card.draws not in DRAWN or not 0 < card.draw_share <= 1:
+        raise ValueError(f"draws must be one of {', '.join(DRAWN)}, not {card.draws!r:.80}, their share in (0, 1]")
     for name, value in card.env_kwargs.items():
         if not is_plain_argument(name, value):
             raise ValueError(f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module")

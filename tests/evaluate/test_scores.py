@@ -95,6 +95,8 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
         ({"action_low": [1.0]}, "action_low has 1 values, action_high 3"),
         ({"return_scale": 0.0}, "return_scale must be above 0"),
         ({"target_return": 1e300}, r"target_return must be at most 1e\+15"),
+        ({"draws": "twice"}, "draws must be one of return, best, uniform, not 'twice'"),
+        ({"draw_share": 0.0}, r"draws must be .* their share in \(0, 1\]"),
         ({"data_returns": {"mean": "high"}}, "data_returns"),
     ],
 )
