@@ -238,7 +238,8 @@ def _ray_tasks(address: str, gpus: float) -> Iterator[Place]:
     def train(request: Request) -> Outcome:
         started.append(task.options(name=str(request.folder)).remote(request, os.getcwd()))
         try:
-            return ray.get(started[-1])
+            outcome: Outcome = ray.get(started[-1])
+            return outcome
         except ray.exceptions.RayError as error:
             return ENDED, one_line(error, 60)
 
