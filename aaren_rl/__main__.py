@@ -12,7 +12,7 @@ COMMANDS = {
     "export": "write a trained policy as an ONNX file that runs without PyTorch",
     "compare": "train and score agents over several seeds, and write a report",
     "datasets": "list, describe, verify, download and convert datasets",
-    "collect": "train SAC or DQN in any environment and write D4RL-like datasets",
+    "collect": "record episodes of trained policies as a dataset",
     "sweep": "train a grid of runs",
     "import-weights": "import a pretrained Decision Transformer",
     "hub": "write a trained policy in Hugging Face Hub format",

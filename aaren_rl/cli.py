@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import os
 import re
 import shlex
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -28,13 +30,22 @@ if TYPE_CHECKING:
 positive = COUNT.integer  # the type of an argument that counts something
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs to the terminal's width, and leaves indented lines, which are examples, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        kinds = itertools.groupby(text.strip().splitlines(), lambda line: "" if line[:1].strip() else line[:1] or "-")
+        parts = ["\n".join(lines) if kind else textwrap.fill(" ".join(lines), width) for kind, lines in kinds]
+        return "\n".join(parts) + "\n"
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser of a command or subcommand; an error is one line with a way out and exit code 2."""
 
     def __init__(self, command: str = "", description: str = "", usage: str = "", **options: Any) -> None:  # noqa: ANN401
         prog = f"aaren-rl {command}"
         options = {"prog": prog, "usage": f"{prog} {usage}" if usage else None, "allow_abbrev": False, **options}
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        super().__init__(description=description, formatter_class=_Help, **options)
         # argparse's own takes -1e3 for an option.
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 

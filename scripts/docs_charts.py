@@ -63,10 +63,12 @@ def finish(axes: Axes, x: str, y: str, *, log: str = "xy") -> None:
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """One legend below all panels."""
     handles, names = axes.get_legend_handles_labels()
-    figure.legend(
+    shown = figure.legend(
         handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, labelcolor=INK,
         handlelength=2.4, columnspacing=1.2,
     )  # fmt: skip
+    for line in shown.get_lines():
+        line.set(linewidth=min(line.get_linewidth(), 1.7), markersize=min(line.get_markersize(), 5))
 
 
 def learning() -> Figure:
@@ -134,21 +136,22 @@ def rollout() -> Figure:
 
 
 def memory() -> Figure:
-    """T-mazes; distance from a remembered target; time of an action. Lines that coincide are set apart and say so."""
+    """T-mazes; distance from a remembered target; time of an action. Of equal lines the lowest is the widest."""
     text = printed("memory")
     figure = Figure(figsize=(WIDTH, 9.0), layout="constrained")
     mazes, reacher, cost = figure.subplots(3, 1)
     lengths = (100.0, 1e3, 1e4, 1e5)  # the first column, 20 steps, is of corridors of 20 to 200
     success = {row[0]: [float(word) for word in row[4:8] if word != "-"] for row in rows(text, "parameters")}
     for place, (agent, values) in enumerate(success.items()):
-        above = 6.0 * (len(RECURRENT) - 1 - place) if agent in RECURRENT else 0.0
-        shown = [value + above for value in values]
-        mazes.plot(lengths[: len(values)], shown, label=label(agent), **agent_line(agent))
+        wide = 2.0 * max(0, len(RECURRENT) - 1 - place)
+        line = agent_line(agent, linewidth=1.7 + 2 * wide, markersize=5 + 2 * wide, zorder=2 + place)
+        mazes.plot(lengths[: len(values)], values, label=label(agent), **line)
     mazes.axhline(50, color=SOFT, linestyle=":", linewidth=1.3)
     mazes.annotate("chance", (1e5, 50), va="bottom", ha="right", fontsize=9, color=SOFT)
-    mazes.annotate("all three at 100 %, drawn apart", (100, 117), va="bottom", fontsize=9, color=SOFT)
+    mazes.annotate("all three at 100 %", (1e5, 100), xytext=(0, 9), textcoords="offset points", ha="right",
+                   fontsize=9, color=SOFT)  # fmt: skip
     finish(mazes, "steps of the corridor (trained on 20 to 200)", "success, %", log="x")
-    mazes.set(ylim=(0, 130), yticks=[0, 50, 100])
+    mazes.set(ylim=(0, 120), yticks=[0, 50, 100])
     bins = [7.0, 14.0, 32.0, 71.0, 141.0, 316.0, 671.0, 949.0]  # middles of the printed columns
     for line in text[text.index("fingertip to target") :].splitlines()[2:8]:
         name, *words = line.replace("random actions", "random").split()

@@ -1,4 +1,4 @@
-"""The pictures of docs/table1.md, of the results that scripts/table1 wrote."""
+"""The pictures of docs/benchmark.md, of the results that scripts/table1 wrote."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from table1_cells import CLONED, OURS, THEIRS, of
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.figures import DATA, INK, SOFT, paint
 from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.statistics import (
-    MIN_SEEDS,
-    Floats,
-    aggregate,
-    differences,
-    group,
-    shared_scores,
-    summarize,
-)
+from aaren_rl.compare.statistics import differences, group, summarize
 from aaren_rl.evaluate.scores import Estimate
 from aaren_rl.policies.names import label, style
 
@@ -31,15 +23,12 @@ SHOWN = (OURS, THEIRS, CLONED)  # in figures that would be too full with every a
 COLUMNS = 2  # of panels
 WIDTH = 5.0  # inches: letters keep their size on a phone
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
-THRESHOLDS = np.linspace(0, 120, 241)
-PROFILE_RESAMPLES = 2_000  # of a whole curve
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """By name."""
     main = of(cells, *SHOWN)
-    drawn = {"scores": scores(main), "steering": steering(of(cells, OURS, THEIRS)), "forest": forest(main)}
-    return drawn | ({"profiles": profile(main)} if aggregate(main) else {})
+    return {"scores": scores(main), "steering": steering(of(cells, OURS, THEIRS)), "forest": forest(main)}
 
 
 def scores(cells: Sequence[Cell]) -> Figure:
@@ -93,43 +82,6 @@ def forest(cells: Sequence[Cell]) -> Figure:
     panels[0].set_yticks(range(len(envs)), fontsize=9, labels=[env or f"mean of {len(envs) - 1}" for env in envs])
     figure.supxlabel("difference of scores: right of 0 Decision-Aaren is ahead", fontsize=9, color=INK)
     return figure
-
-
-def profile(cells: Sequence[Cell]) -> Figure:
-    """The share of runs above every score."""
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    for agent, (shares, low, high) in profiles(cells, THRESHOLDS).items():
-        color = style(agent)[0]
-        axes.plot(THRESHOLDS, shares, color=color, linewidth=2, label=label(agent))
-        if (low != high).any():
-            axes.fill_between(THRESHOLDS, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set(xlabel="normalized score", ylabel="share of runs above it", xlim=(0, THRESHOLDS[-1]), ylim=(0, 1))
-    paint(axes)
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-    return figure
-
-
-def profiles(cells: Sequence[Cell], thresholds: Floats) -> dict[str, tuple[Floats, Floats, Floats]]:
-    """Every agent's performance profile (Agarwal et al. 2021) over the tasks that `aggregate` takes, if there are any.
-
-    The share of its runs that score above each threshold, over tasks of equal weight, and the ends of a pointwise 95%
-    interval, the shares themselves where seeds are too few for one; all are (T,).
-    """
-    envs, by_agent = shared_scores(cells)
-    found = {}
-    for agent, scores in by_agent.items() if envs else ():
-        low = high = shares = _shares(thresholds, scores)
-        if min(map(len, scores)) >= MIN_SEEDS:
-            rng = np.random.default_rng(0)
-            drawn = [rng.choice(of_task, (PROFILE_RESAMPLES, len(of_task))) for of_task in scores]
-            low, high = np.quantile(_shares(thresholds, drawn), (0.025, 0.975), axis=0)
-        found[agent] = shares, low, high
-    return found
-
-
-def _shares(thresholds: Floats, strata: Sequence[Floats]) -> Floats:
-    return np.asarray(np.mean([(scores[..., None] > thresholds).mean(axis=-2) for scores in strata], axis=0))
 
 
 def steering(cells: Sequence[Cell]) -> Figure:

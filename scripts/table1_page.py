@@ -1,21 +1,18 @@
-"""The parts of docs/table1.md that are made from the results of scripts/table1.
+"""The parts of docs/benchmark.md that are made from the results of scripts/table1.
 
-A page is written by hand. `<!-- table1: NAME -->` begins a part that is made from results/benchmark/*.json and
-results/table1/*.json, and `<!-- /table1 -->` ends it.
+They are parts as of docs_tables.py, made from results/benchmark/*.json and results/table1/*.json.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 import matplotlib
-import numpy as np
-import table1_peers
 from docs_dark import adapt
+from docs_tables import fill, table
 from scipy.stats import spearmanr
 from table1_cells import CLONED, MINGRU, NO_GATE, ONE_TOKEN, OURS, THEIRS, Made, of, read, variants
 from table1_figures import figures
@@ -23,16 +20,15 @@ from table1_figures import figures
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.files import write_text
 from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
+from aaren_rl.compare.imitation import imitation_difference_over_tasks, imitation_differences
 from aaren_rl.compare.statistics import Pair, aggregate, differences, group, improvements, summarize
 from aaren_rl.evaluate.scores import Estimate
 from aaren_rl.evaluate.tables import interval, memory, number
-from aaren_rl.policies.names import label, listed
+from aaren_rl.policies.names import label
 from aaren_rl.sweep.grid import Grid
 
-PART = re.compile(r"(<!-- table1: (\w+) -->\n).*?(<!-- /table1 -->)", re.DOTALL)
+PAGE = "benchmark.md"
 MAIN = (OURS, THEIRS, CLONED)
-OTHERS = (NO_GATE, MINGRU, ONE_TOKEN)
 # What an agent has that the next has not, so that the differences add up to the first.
 STEPS = (
     ("one token per step", ONE_TOKEN, THEIRS),
@@ -48,26 +44,18 @@ def write(docs: Path, grid: Grid) -> int:
         cells, made = read(docs, grid)
         if not cells:
             raise UsageError(f"{docs / 'results'}: no results here; scripts/table1 writes them")
-        runs = table1_peers.read(docs / "results" / "peers")
         parts = {
             "answer": answer(cells),
-            "missing": missing(cells, grid),
-            "scores": scores(cells, MAIN, data=True),
-            "spread": spread(cells),
-            "others": scores(cells, OTHERS),
-            "errors": errors(cells),
+            "scores": scores(cells, MAIN),
             "over_all": over_all(cells),
             "steps": steps(cells),
             "steering": steering(cells),
-            "peers": table1_peers.peers(cells, runs),
             "cost": cost(cells, made),
         }
-        page = docs / "table1.md"
-        text = page.read_text(encoding="utf-8")
-        write_text(page, PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text))
+        page = docs / PAGE
+        write_text(page, fill(page.read_text(encoding="utf-8"), parts))
         with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
-            curves = {"peers": table1_peers.figure(cells, runs)} if runs else {}
-            for name, figure in (figures(cells) | curves).items():
+            for name, figure in figures(cells).items():
                 figure.savefig(file := docs / "results" / "table1" / f"{name}.svg", metadata={"Date": None})
                 write_text(file, adapt(file.read_text(encoding="utf-8")))
     return 0
@@ -88,7 +76,7 @@ def lead(cells: Sequence[Cell], first: str, second: str) -> tuple[Estimate, Esti
 
 
 def answer(cells: Sequence[Cell]) -> str:
-    """Two sentences: how far it is ahead of Decision Transformer and 10 % BC, and imitation."""
+    """How far it is ahead of Decision Transformer and 10 % BC, which datasets make the difference, and imitation."""
     first, second = (lead(cells, OURS, other) for other in (THEIRS, CLONED))
     if first is None or second is None:
         return "Too few runs are here yet."
@@ -97,10 +85,20 @@ def answer(cells: Sequence[Cell]) -> str:
         f"**{label(OURS)} scores {ahead} points more than {label(THEIRS)} and {label(CLONED)}**, on average over "
         f"{len(first[2])} datasets; a run of it scores above one of theirs with probability {above}."
     )
+    if len(first[2]) > 2:
+        text += f" {made_on(first[2], THEIRS)} {made_on(second[2], CLONED)}"
     if told := lower_and_higher(cells, OURS, THEIRS):
         error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
         text += f" Its held-out action MSE minus {label(THEIRS)}'s is {interval(error, 4)} on average; {told} datasets."
     return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def made_on(by_env: dict[str, Estimate], other: str) -> str:
+    """The two datasets with the largest differences, and what is left without them."""
+    first, second, *rest = sorted(by_env, key=lambda env: -abs(by_env[env].value))
+    largest = f"{first} {number(by_env[first].value)} and {second} {number(by_env[second].value)}"
+    left = number(fmean(by_env[env].value for env in rest))
+    return f"The largest differences from {label(other)} are {largest}; the other {len(rest)} average {left}."
 
 
 def lower_and_higher(cells: Sequence[Cell], first: str, second: str) -> str:
@@ -110,64 +108,16 @@ def lower_and_higher(cells: Sequence[Cell], first: str, second: str) -> str:
     return f"lower on {lower}, higher on {higher} of {len(ends)}" if ends else ""
 
 
-def missing(cells: Sequence[Cell], grid: Grid) -> str:
-    """Runs of the grid that are not there, by agent."""
-    there = {(cell.env, cell.agent, cell.seed) for cell in cells}
-    lines = []
-    for agent in grid.agents:
-        seeds_of: dict[tuple[str, ...], list[int]] = {}  # datasets -> the seeds that lack them
-        for seed in grid.agent_seeds.get(agent, grid.seeds):
-            if lacking := tuple(env for env in grid.envs if (env, agent, seed) not in there):
-                seeds_of.setdefault(lacking, []).append(seed)
-        for lacking, seeds in seeds_of.items():
-            on = "all datasets" if len(lacking) == len(grid.envs) else listed(lacking)
-            lines.append(f"* {label(agent)}, seed{'s' * (len(seeds) > 1)} {listed(seeds)}: {on}")
-    return "\n".join(["Not run yet:\n", *lines]) if lines else "All runs of the grid are here."
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """Markdown; the first columns are words, the others numbers."""
-    rule = ["-"] * words + ["-:"] * (len(head) - words)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
-
-
-def scores(cells: Sequence[Cell], agents: Sequence[str], *, data: bool = False) -> str:
-    """A row per dataset: scores of agents and, with `data`, the returns of the data."""
+def scores(cells: Sequence[Cell], agents: Sequence[str]) -> str:
+    """A row per dataset: scores of agents and the returns of the data."""
     found = {(s.env, s.agent): s for s in summarize(cells)}
     rows = []
     for env, by_agent in group(cells).items():
         row = [env, *(interval(found[env, agent].mean) if (env, agent) in found else "-" for agent in agents)]
-        if data:
-            known = next(iter(by_agent.values()))[0].last.data_headlines()
-            row.append(f"{number(known.get('mean'))}, {number(known.get('best_tenth'))}; {number(known.get('mode'))}")
+        known = next(iter(by_agent.values()))[0].last.data_headlines()
+        row.append(f"{number(known.get('mean'))}, {number(known.get('best_tenth'))}; {number(known.get('mode'))}")
         rows.append(row)
-    more = ["data: mean, best tenth; deterministic behavior policy"] if data else []
-    return table(["dataset", *map(label, agents), *more], rows)
-
-
-def spread(cells: Sequence[Cell]) -> str:
-    """The dataset on which the smallest seed is furthest below its mean."""
-    told = []
-    for agent in (OURS, THEIRS):
-        parts = {s.env: min(s.scores) / s.mean.value for s in summarize(of(cells, agent)) if len(s.scores) > 1}
-        if parts:
-            env = min(parts, key=parts.__getitem__)
-            told.append(f"{label(agent)} {number(parts[env], 2)} of its mean ({env})")
-    return f"The worst seed on any dataset: {listed(told)}." if told else ""
-
-
-def errors(cells: Sequence[Cell]) -> str:
-    """One row per dataset: excess MSE of every agent, and the difference."""
-    agents = (OURS, NO_GATE, MINGRU, ONE_TOKEN, THEIRS, CLONED)
-    found = {(i.env, i.agent): i for i in imitation(of(cells, *agents)) if i.above_floor is not None}
-    paired = {found.env: found.difference for found in imitation_differences(of(cells, OURS, THEIRS))}
-    rows = []
-    for env in group(cells):
-        own = [found.get((env, agent)) for agent in agents]
-        floor = next((i.error.value - i.above_floor.value for i in own if i is not None), None)
-        above = ["-" if i is None else number(i.above_floor.value, 4) for i in own]
-        rows.append([env, number(floor, 4), *above, interval(paired[env], 4) if env in paired else "-"])
-    return table(["dataset", "noise variance", *map(label, agents), f"{label(OURS)} minus {label(THEIRS)} [95%]"], rows)
+    return table(["dataset", *map(label, agents), "data: mean, best tenth; behavior policy without noise"], rows)
 
 
 def over_all(cells: Sequence[Cell]) -> str:
@@ -205,32 +155,30 @@ def steps(cells: Sequence[Cell]) -> str:
 
 
 def steering(cells: Sequence[Cell]) -> str:
-    """One row per dataset: how well achieved returns follow target returns, and how well the data's mean would."""
+    """One row per agent, of means over the datasets: how well achieved returns follow targets; then the data's mean."""
     agents = [agent for agent in (OURS, MINGRU, THEIRS) if any(cell.sweep for cell in of(cells, agent))]
-    rows = []
-    for env, by_agent in group(cells).items():
-        row = [env]
+    found: dict[str, list[tuple[float, float, float]]] = {agent: [] for agent in agents}
+    for by_agent in group(cells).values():
         for agent in agents:
-            runs = by_agent.get(agent, [])
-            columns = zip(*(cell.sweep for cell in runs), strict=True)  # one column per target
-            points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
-            row.append(f"{number(spearmanr(points).statistic, 2)}, {missed(runs)}" if points else "-")
-        runs = [run for agent in agents for run in by_agent.get(agent, [])]
-        rows.append([*row, missed(runs[:1], runs[0].last.data_returns["mean"]) if runs else "-"])
-    return table(["dataset", *map(label, agents), "a policy that always achieves the data's mean"], rows)
+            if runs := by_agent.get(agent):
+                columns = zip(*(cell.sweep for cell in runs), strict=True)  # one column per target
+                points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
+                always = missed(runs[:1], runs[0].last.data_returns["mean"])
+                found[agent].append((float(spearmanr(points).statistic), missed(runs), always))
+    rows = []
+    for agent, sets in found.items():
+        correlation, error, always = (fmean(column) for column in zip(*sets, strict=True))
+        better = sum(own < mean for _, own, mean in sets)
+        numbers = [number(correlation, 2), f"{100 * error:.0f} %", f"{100 * always:.0f} %", f"{better} of {len(sets)}"]
+        rows.append([label(agent), *numbers])
+    head = ["agent", "rank correlation", "difference from the target", "of the data's mean", "nearer than that mean on"]
+    return table(head, rows)
 
 
-def missed(runs: Sequence[Cell], always: float | None = None) -> str:
-    """|achieved - target| / target in percent, mean over targets and seeds: of means of episodes, then of episodes.
-
-    Of a policy whose return is `always` the same there is one number.
-    """
+def missed(runs: Sequence[Cell], always: float | None = None) -> float:
+    """|achieved - target| / target, mean over targets and seeds; of a policy whose return is `always` the same."""
     tried = [(score, float(score.target_return)) for cell in runs for score in cell.sweep]
-    means = fmean(abs((score.return_mean if always is None else always) / asked - 1) for score, asked in tried)
-    if always is not None:
-        return f"{100 * means:.0f} %"
-    single = fmean(float(np.abs(np.array(score.returns) / asked - 1).mean()) for score, asked in tried)
-    return f"{100 * means:.0f} % ({100 * single:.0f} %)"
+    return fmean(abs((score.return_mean if always is None else always) / asked - 1) for score, asked in tried)
 
 
 def cost(cells: Sequence[Cell], made: Made) -> str:

@@ -25,7 +25,7 @@ FOUND = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in FOUND if "node_modules" not in page.parts]
 BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:-m aaren_rl\.|aaren-rl )\w|scripts/bench ")  # the two forms, and the benchmarks of the pages
-NEEDS = re.compile(r"# needs (a GPU|a cluster|the network)")
+NEEDS = re.compile(r"# needs (a GPU|a cluster|the network)|venv")
 PROGRAMS = ("aaren-rl ", "python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
 
 
@@ -49,6 +49,8 @@ def steps(page: Path) -> list[Step]:
             found.append(Step("python", text))
         elif language == "bash":
             found += [Step("command", line) for line in text.splitlines() if line.strip()]
+        elif text.startswith("import "):
+            found.append(Step("python", text))
         elif indented:
             found += [Step("command", line) for line in text.splitlines() if line.startswith(PROGRAMS)]
     return found
@@ -129,7 +131,8 @@ SMALL = {
     "scripts/bench scan": "--lengths 64 128",
     "scripts/bench train": "--sizes 16x1 --repeats 1",
 }
-RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]
+PAGES_THAT_RUN = ("README.md", "index.md", "tutorial.md", "speed.md", "memory.md")
+RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in PAGES_THAT_RUN]
 
 
 @pytest.mark.slow
@@ -156,7 +159,7 @@ def test_a_page_runs_from_top_to_bottom(page: Path, hopper_file: Path, trained_r
             (work / str(step.title)).write_text(step.text)
         elif step.kind == "python":
             run([sys.executable, "-W", "ignore", "-c", step.text], work, environment)
-        elif re.fullmatch(r"python \w+\.py", step.text):
+        elif re.match(r"python \w+\.py", step.text):
             run([sys.executable, "-W", "ignore", *step.text.split()[1:]], work, environment)
         elif COMMAND.search(step.text) and not NEEDS.search(step.text):
             run(small(step.text), work, environment)

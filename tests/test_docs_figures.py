@@ -31,8 +31,10 @@ def test_a_chart_shows_what_was_printed() -> None:
     mazes = docs_charts.memory().axes[0]
     shown = {line.get_label(): line for line in mazes.lines}
     assert list(shown["Decision Transformer"].get_ydata()) == [41, 41]
-    apart = [shown[name].get_ydata()[0] for name in ("Decision-Aaren", "Decision-GRU", "Decision-minGRU")]
-    assert apart == [112, 106, 100] and shown["Decision-Aaren"].get_color() == "#0072b2"
+    recurrent = [shown[name] for name in ("Decision-Aaren", "Decision-GRU", "Decision-minGRU")]
+    assert all(set(line.get_ydata()) == {100} for line in recurrent) and recurrent[0].get_color() == "#0072b2"
+    widths = [line.get_linewidth() for line in recurrent]
+    assert widths == sorted(set(widths), reverse=True), "a line hides another"
     seconds, steps = docs_charts.learning().axes
     assert seconds.lines[0].get_xdata()[-1] == 99.0 and steps.lines[0].get_xdata()[-1] == 1600
     assert docs_charts.steering().axes[0].lines[2].get_ydata()[-1] == 2934

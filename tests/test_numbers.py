@@ -1,77 +1,74 @@
-"""README and docs have one number for one thing."""
+"""Numbers of README and of the pages of results: each is that of a measurement's file, to the last digit."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from checkout import ROOT
 
-FOUND = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = {page: page.read_text(encoding="utf-8") for page in FOUND if "node_modules" not in page.parts}
+sys.path.insert(0, str(ROOT / "scripts"))
+import docs_tables
+
+MEASURED = json.loads((ROOT / "docs" / "results" / "measured.json").read_text(encoding="utf-8"))
+# What holds no measurement: tables (they are compared whole), code, addresses, HTML, formulas, dates and versions.
+ELSE = re.compile(
+    r"<!-- table: \w+ -->.*?<!-- /table -->|^```.*?^```|^    \S[^\n]*$|`[^`\n]+`|\]\([^)]*\)|<[^>]*>|\$[^$]+\$"
+    r"|\b20\d\d(?:-\d\d-\d\d)?\b|Python [\d.]+\+|\d+\.\d+\.\d+|(?<=\n)```.*",
+    re.DOTALL | re.MULTILINE,
+)
+NUMBER = re.compile(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 
-class Thing(NamedTuple):
-    """What a number may be of: where it stands (group 1), in the unit of `value`, the number in its source."""
-
-    source: str
-    line: str  # of the source; group 1 is the number
-    factor: float  # from the source's unit to the pages'
-    places: tuple[str, ...]
-    least: int = 1  # places that have it
-
-
-THINGS = {
-    "time of an action, ms": Thing(
-        "benchmarks/rollout.txt", r"decision-aaren:recurrent\s+10\s+([\d.]+)", 0.001,
-        (r"(0\.0\d+) ms (?:per action|on a server|on one thread)", r"takes (?:about )?(0\.0\d+) ms(?!.{0,40}x86)",
-         r"Decision-Aaren, `recurrent` \| (0\.\d+) ms"), 4,
-    ),
-    "time of an action of the window, ms": Thing(
-        "benchmarks/rollout.txt", r"decision-transformer:window\s+10\s+([\d.]+)", 0.001,
-        (r"last 20 steps in\s+([\d.]+) ms", r"`window` of 20 \| ([\d.]+) ms"), 2,
-    ),
-    "state, bytes": Thing(
-        "benchmarks/rollout.txt", r"decision-aaren:recurrent\s+1,000\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+([\d,]+)", 1,
-        (r"[Tt]he state has ([\d,]+) bytes", r"bytes instead of ([\d,]+)\.",
-         r"`recurrent` \| 0\.\d+ ms \| ([\d,]+) bytes"), 3,
-    ),
-    "training, seconds": Thing(
-        "benchmarks/learning.txt", r"default:decision-aaren\s+1,600\s+([\d.]+)", 1,
-        (r"\| Decision-Aaren, `recurrent` \| (\d+) \| 0\.0036", r"gradient steps take (\d+) seconds"), 1,
-    ),
-    "first run, minutes": Thing(
-        "index.md", r"in about (\w+) minutes", 1, (r"about (\w+)\s+minutes on\s+two",), 3,
-    ),
-    "error of targets on hopper-medium, %": Thing(
-        "benchmarks/steering.txt", r"\|achieved - target\|\s+([\d.]+)% of target", 1,
-        (r"differs from its target by ([\d.]+) %",
-        r"mean of \\\|achieved - target\\\| / target \| ([\d.]+) % \| 14"), 2,
-    ),
-    "score of a default run": Thing(
-        "results.md", r"\| score \|.*\*\*([\d.]+)\*\*", 1,
-        (r"a default run scored ([\d.]+) on hopper-medium", r"mean of ([\d.]+)\]\(results"), 2,
-    ),
-}  # fmt: skip
+def test_every_table_is_made_of_the_measurements() -> None:
+    """scripts/docs_figures writes them; those of docs/benchmark.md have tests/compare/test_table1_page.py."""
+    written = docs_tables.written()
+    assert len(written) == len(docs_tables.PAGES)
+    for page, text in written.items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name}: run scripts/docs_figures"
+        assert docs_tables.PART.search(text), page
 
 
-def number(text: str) -> float:
-    words = {"five": 5, "four": 4, "three": 3}
-    return words[text] if text in words else float(text.replace(",", ""))
+def numbers(tree: object) -> Iterator[float]:
+    if isinstance(tree, dict | list):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from numbers(item)
+    elif isinstance(tree, int | float):
+        yield float(tree)
 
 
-@pytest.mark.parametrize("name", THINGS)
-def test_one_thing_has_one_number(name: str) -> None:
-    """The same digits as its source, to as many as a page shows."""
-    thing = THINGS[name]
-    source = re.search(thing.line, (ROOT / "docs" / thing.source).read_text(encoding="utf-8"))
-    assert source is not None, f"{thing.source} has it no more"
-    known, shown = number(source[1]) * thing.factor, {}
-    for page, text in PAGES.items():
-        for place in thing.places:
-            for found in re.finditer(place, text):
-                shown[page.relative_to(ROOT).as_posix(), found[0]] = found[1]
-    digits = {place: len(text.partition(".")[2]) for place, text in shown.items()}
-    wrong = {place: text for place, text in shown.items() if abs(number(text) - known) > 0.51 * 10 ** -digits[place]}
-    assert wrong == {} and len(shown) >= thing.least, (known, shown)
+def in_prose(page: Path) -> set[float]:
+    text = ELSE.sub(" ", page.read_text(encoding="utf-8"))
+    return {float(found.replace(",", "")) for found in NUMBER.findall(text)}
+
+
+@pytest.mark.parametrize("name", MEASURED["prose"])
+def test_every_number_of_the_text_is_known(name: str) -> None:
+    """Both ways: a page has the numbers that docs/results/measured.json names for it, and no other."""
+    assert in_prose(ROOT / name) == set(numbers(MEASURED["prose"][name]))
+
+
+@pytest.mark.parametrize("place", ["prose", "table"])
+def test_a_changed_digit_is_found(place: str, tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    if place == "prose":
+        changed = tmp_path / "README.md"
+        changed.write_text(page.replace("6.1 GB", "6.2 GB"), encoding="utf-8")
+        assert in_prose(changed) != in_prose(ROOT / "README.md")
+    else:
+        parts = {"claims": docs_tables.claims()}
+        assert docs_tables.fill(page.replace("100,000", "1,000,000", 1), parts) == docs_tables.fill(page, parts) == page
+
+
+def test_the_pages_repeat_what_they_quote() -> None:
+    """Numbers that stand in README, the FAQ and the notebook are those of the pages that they link."""
+    slow, fast = MEASURED["prose"]["README.md"]["seconds of GRU and of Aaren, T-maze"]
+    assert re.search(rf"\| Decision-GRU \|.*\| {slow} \|$", docs_tables.tmaze(), re.MULTILINE)
+    assert re.search(rf"\| without its forget gate \|.*\| {fast} \|$", docs_tables.tmaze(), re.MULTILINE)
+    run = MEASURED["default_run"]
+    assert [200_000, run["score"], run["deviation"], 50] == next(iter(MEASURED["prose"]["docs/benchmark.md"].values()))
+    assert list(MEASURED["published"]["mean"].values()) == MEASURED["prose"]["docs/benchmark.md"]["published means"]

@@ -59,7 +59,7 @@ def test_it_compares(registered: None, hopper_file: Path, tmp_path: Path, capsys
 
 
 def test_the_page_shows_this_module() -> None:
-    page = (ROOT / "docs" / "howto" / "own-agent.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "extend.md").read_text(encoding="utf-8")
     assert (Path(__file__).parent / "own_mixer.py").read_text(encoding="utf-8") in page
 
 

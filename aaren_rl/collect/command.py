@@ -20,9 +20,9 @@ from . import ALGORITHMS
 DESCRIPTION = """\
 Record a dataset in D4RL's layout with policies that you trained with Stable-Baselines3.
 
+  aaren-rl collect --env-id Hopper-v4 --policy random --out hopper.hdf5
   aaren-rl collect --env-id Ant-v4 --policy model.zip --out ant.hdf5
-  aaren-rl collect --env-id Ant-v4 --policy model.zip --vec-normalize vecnormalize.pkl --out ant.hdf5
-  aaren-rl collect --env-id Ant-v4 --policy random early.zip late.zip --noise 0.1 --out mixed.hdf5
+  aaren-rl collect --env-id Ant-v4 --policy random a.zip b.zip --out mixed.hdf5
   aaren-rl train --env-id Ant-v4 --env my-ant --source ant.hdf5
 """
 EPILOG = """\

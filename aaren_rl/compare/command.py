@@ -21,9 +21,9 @@ DESCRIPTION = """\
 Train agents over several seeds, score them on the same episodes, and write a report: report.md with figures/,
 results.json and a TensorBoard folder. What is trained already is read, what is missing is trained.
 
-  aaren-rl compare --env hopper-medium --agents decision-aaren decision-transformer --seeds 3
-  aaren-rl compare --env hopper-medium walker2d-medium --seeds 5 --source d4rl --out paper
-  aaren-rl compare --env-id MyEnv-v0 --register my_package --source my.hdf5       # data of your own
+  aaren-rl compare --env hopper-medium --seeds 3
+  aaren-rl compare --env-id MyEnv-v0 --register my_package --source mine.hdf5
+  aaren-rl compare --env hopper-medium --agents decision-aaren bc --seeds 5
   tensorboard --logdir comparison/tensorboard
 """
 EPILOG = """\

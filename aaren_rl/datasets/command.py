@@ -20,7 +20,7 @@ from .describe import describe, draw, format_description, size_text
 from .names import convert, load, on_disk, parse_name
 
 DESCRIPTION = """\
-Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 or .npz file.
+Look after datasets. NAME is a file of yours, a task such as hopper-medium, or minari:ID.
 
   aaren-rl datasets list
   aaren-rl datasets info hopper-medium --plot returns.png

@@ -29,10 +29,12 @@ from .video import EPISODES, Video
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalized scores.
 
-  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0 --target-return 1800 3600 --json scores.json
-  aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  aaren-rl evaluate RUN --video worst.gif --video-episode worst   # .mp4 needs ffmpeg
-  aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
+  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
+  aaren-rl evaluate RUN --target-return 1800 3600 auto --json scores.json
+  aaren-rl evaluate runs/hopper-medium/*/seed0   # several, with intervals
+  aaren-rl evaluate RUN --held-out               # without a simulator
+  aaren-rl evaluate RUN --video hopper.gif       # .mp4 needs ffmpeg
+  aaren-rl evaluate policy.onnx                  # an exported policy
 """
 
 # As in aaren_rl.agents, which imports torch; exported policies are evaluated without it.

@@ -27,7 +27,7 @@ DESCRIPTION = """\
 Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
 
   aaren-rl export runs/hopper-medium/decision-aaren/seed0 --out policy.onnx
-  aaren-rl export RUN --out small.onnx --quantize int8     # prints the scores before and after
+  aaren-rl export RUN --out small.onnx --quantize int8     # prints both scores
   aaren-rl evaluate policy.onnx                            # evaluate the file
 
 The file holds one environment step, for any number of environments: observation, last reward and state in, action and

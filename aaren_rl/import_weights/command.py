@@ -29,7 +29,7 @@ from ..policies.folder import load_tensors, make_model, save_policy
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that Hugging Face's transformers has trained.
 
-  aaren-rl import-weights HF_FOLDER FOLDER --env hopper-medium --statistics mean_std.json
+  aaren-rl import-weights HF_FOLDER FOLDER --env hopper-medium
   aaren-rl evaluate FOLDER
 
 SOURCE is a folder with Hugging Face's config.json and model.safetensors. Its actions depend on how observations were

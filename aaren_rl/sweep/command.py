@@ -15,10 +15,10 @@ from .pool import add_places, train_all
 DESCRIPTION = """\
 Train a grid of runs, several at once; call it again to go on where it was stopped.
 
-  aaren-rl sweep paper --out runs/paper -- --source local
-  aaren-rl sweep grid.yaml --ray --gpus-per-run 0.25   # on this machine's GPUs, four runs on each
+  aaren-rl sweep local -- --updates 100                # briefly, 12 sets
+  aaren-rl sweep grid.yaml                             # yours
+  aaren-rl sweep grid.yaml --ray --gpus-per-run 0.25   # four runs on each GPU
   aaren-rl sweep grid.yaml --ray 10.0.0.1:6379         # on a cluster
-  aaren-rl sweep own.yaml --register my_package       # an environment of your own, see its docs
 """
 
 

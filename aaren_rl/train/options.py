@@ -18,13 +18,15 @@ RETURNS = ("target_return", "return_scale", "max_return_estimate")
 REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
 DESCRIPTION = """\
-Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
+Train an agent offline, on logs of your own or on a MuJoCo task, score it while
+it trains, and save the policy.
 
-  aaren-rl train --env hopper-medium                                # Decision-Aaren, a few minutes
-  aaren-rl train --env hopper-medium --agent decision-transformer   # the baseline
-  aaren-rl train --env hopper-medium --resume --updates 2000        # extend a finished run
-  aaren-rl train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
-  tensorboard --logdir runs                                                   # compare all runs
+  aaren-rl train --env hopper-medium                # a few minutes
+  aaren-rl train --source mine.hdf5                 # your logs, no simulator
+  aaren-rl train --env-id MyEnv-v0 --register my_package --source mine.hdf5
+  aaren-rl train --env hopper-medium --agent decision-transformer
+  aaren-rl train --env hopper-medium --resume --updates 2000
+  tensorboard --logdir runs                         # compare all runs
 """
 EPILOG = """\
 The dataset is D4RL's file if it is in ~/.d4rl/datasets (or $D4RL_DATASET_DIR). Otherwise it is a local dataset, made
@@ -35,7 +37,7 @@ on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for aaren-rl e
 
 def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:
     """The command line. Its help lists every setting if `defaults` of a preset are given."""
-    parser = Parser("train", DESCRIPTION, "--env NAME [options]", epilog=EPILOG)
+    parser = Parser("train", DESCRIPTION, "[--env NAME] [--source FILE] [options]", epilog=EPILOG)
     if defaults is not None:
         parser.epilog = f"In brackets: the values of {defaults.agent} in the preset {preset}.\n\n{EPILOG}"
     add = parser.add_argument
@@ -58,10 +60,12 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
 
 def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -> None:
     values = {} if defaults is None else settings_of(defaults)
+    brief = {name: value for name, value in settings_of(RunConfig()).items() if name in ("context", "updates")}
     groups = {name: parser.add_argument_group(name) if values else parser for name in SECTIONS}
     hints = {name: typing.get_type_hints(cls) for name, cls in SECTIONS.items()}
     for name, (section, item) in SETTINGS.items():
-        text = item.metadata["help"] + (f" [{values[name]}]" if values else "")
+        default = (values or brief).get(name)
+        text = item.metadata["help"] + ("" if default is None else f" [{default}]")
         hint = hints[section][name]
         options = _typed(typing.get_args(hint) or (hint,), item.metadata["limits"])
         flags = ["--from"] if name == "start_from" else []  # names that cannot be Python fields

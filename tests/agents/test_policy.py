@@ -195,7 +195,7 @@ def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(
         assert isinstance(state.previous_action, np.ndarray) and np.array_equal(state.previous_action, expected)
 
 
-@pytest.mark.faults(26)
+@pytest.mark.faults
 @every_mixer
 @every_rollout
 def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: str) -> None:

@@ -148,7 +148,7 @@ def test_what_is_no_model(folder: Path) -> None:
         load_normalize(Path("text.zip"))
 
 
-@pytest.mark.faults(24)
+@pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*NaN:UserWarning")  # Gymnasium's
 @pytest.mark.parametrize(
     ("more", "code", "message"),

@@ -9,7 +9,6 @@ import pytest
 from rliable import library, metrics
 from scipy import stats
 from synthetic import README, make_cell, make_cells
-from table1_figures import profiles
 
 from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, improvements, summarize
 
@@ -86,20 +85,6 @@ def test_pairs_as_rliable_has_them(compared, metric):
     for column, found in enumerate(by_task):
         assert_same(found.estimate, metric, first[:, [column]], second[:, [column]])
     assert_same(over.estimate, metric, first, second)
-
-
-def test_profiles_as_rliable_has_them():
-    cells, matrices = random_cells()
-    thresholds = np.linspace(0, 100, 21)
-    np.random.seed(0)
-    values, intervals = library.create_performance_profile(matrices, thresholds, reps=2_000)
-    for agent, (shares, low, high) in profiles(cells, thresholds).items():
-        np.testing.assert_allclose(shares, values[agent], rtol=1e-12)
-        np.testing.assert_allclose([low, high], intervals[agent], atol=0.07)  # steps of 1/15
-        assert (low <= shares).all() and (shares <= high).all() and low.min() == 0
-    found = profiles(make_cells({"decision-aaren": [10.0, 30.0]}), np.array([0.0, 10.0, 20.0, 30.0]))
-    assert [part.tolist() for part in found["decision-aaren"]] == [[1.0, 0.5, 0.5, 0.0]] * 3
-    assert profiles(make_cells(README, reference=None), np.array([0.0])) == {}
 
 
 def test_improvement_is_mann_and_whitneys_where_a_tie_counts_half():

@@ -180,7 +180,7 @@ def test_info_of_every_source(folder, capsys):
         assert all(part in out for part in parts)
 
 
-@pytest.mark.faults(36)
+@pytest.mark.faults
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a:b", "", "hoper-medium", "minari:../x", "minari:/x-v0"])
 @pytest.mark.parametrize("command", ["info", "verify", "download", "convert"])
 def test_36_names_that_are_none(folder, name, command, capsys):

@@ -1,8 +1,10 @@
 """The examples, with --quick, on strings they make and on small made-up files of the real ones' layouts."""
 
 import datetime
+import json
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -105,3 +107,20 @@ def test_the_agent_in_one_file_acts_as_it_trains():
             action, states = model(tokens[:, t : t + 1], states)
             acted.append(action)
         torch.testing.assert_close(torch.cat(acted, 1), parallel[:, begin : begin + 30], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    """From logs to a policy, a video and an ONNX file."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "logs_to_video.ipynb").read_text(encoding="utf-8"))["cells"]
+    scope = {"__name__": "notebook"}
+    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        for line in source.splitlines() if source.startswith("!") else ():
+            program, *given = line[1:].split()
+            subprocess.run([str(Path(sys.executable).with_name(program)), *given], check=True)
+        if not source.startswith("!"):
+            exec(source, scope)
+    assert scope["balanced"] == 150, "the policy does not balance the pole"
+    assert (tmp_path / "pole.gif").stat().st_size and (tmp_path / "pole.onnx").stat().st_size

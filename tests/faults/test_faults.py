@@ -1,6 +1,6 @@
 """Faults injected into real commands: what is said, the exit code, and what is still there afterwards.
 
-The numbers are those of docs/faults.md; faults of data files are in tests/envs/data.
+Faults of data files are in tests/envs/data.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ print(json.dumps(seen))
 """
 
 
-@pytest.mark.faults(14)
+@pytest.mark.faults
 @pytest.mark.parametrize("how", ["swap", pytest.param("rename", marks=pytest.mark.slow)])
 def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_path: Path, how: str) -> None:
     """Before every write, fsync, rename and removal, by which the next step is reached or not."""
@@ -190,7 +190,7 @@ sys.exit(run_command(command))
 """
 
 
-@pytest.mark.faults(16)
+@pytest.mark.faults
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as process:
@@ -205,7 +205,7 @@ def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
         assert process.wait(60) == 130
 
 
-@pytest.mark.faults(16)
+@pytest.mark.faults
 def test_16_ctrl_c_before_the_first_update(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,7 +214,7 @@ def test_16_ctrl_c_before_the_first_update(
     assert capsys.readouterr().err == "interrupted\n"
 
 
-@pytest.mark.faults(17)
+@pytest.mark.faults
 def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refused: Refused) -> None:
     run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
@@ -227,7 +227,7 @@ def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refu
     assert train([*arguments(hopper_file, half), "--resume"]) == 0
 
 
-@pytest.mark.faults(19)
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -243,7 +243,7 @@ def test_19_a_checkpoint_without_a_state_is_refused(
     assert message in refused(4)
 
 
-@pytest.mark.faults(45)
+@pytest.mark.faults
 def test_45_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
     run = folder(half)
     before = {file: file.read_bytes() for file in (run / "policy").iterdir()}
@@ -252,7 +252,7 @@ def test_45_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refu
     assert before and before == {file: file.read_bytes() for file in (run / "policy").iterdir()}
 
 
-@pytest.mark.faults(46)
+@pytest.mark.faults
 def test_46_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
     """The file was replaced: by one with other rewards, and by one with every episode twice."""
     known = shutil.copy(hopper_file, tmp_path / "known.hdf5")
@@ -280,7 +280,7 @@ def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
     )
 
 
-@pytest.mark.faults(21)
+@pytest.mark.faults
 def test_21_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     nan_at(monkeypatch, 3)
     said = "loss or gradient is not finite at gradient step 13; the last good checkpoint is kept in"
@@ -290,7 +290,7 @@ def test_21_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.Mon
     assert read_card(folder(half)).updates == 20  # of before: none was made of NaN
 
 
-@pytest.mark.faults(22)
+@pytest.mark.faults
 @pytest.mark.parametrize("error", [None, MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory")])
 def test_22_out_of_memory_names_the_batch_size(
     half: Path, hopper_file: Path, monkeypatch: pytest.MonkeyPatch, the_error: Callable[[], str], error: Any
@@ -316,7 +316,7 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.faults(23)
+@pytest.mark.faults
 @pytest.mark.parametrize("damage", [cut, flip])
 def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
     finished: Path, half: Path, refused: Refused, capsys: pytest.CaptureFixture[str], damage: Callable[..., None]
@@ -332,7 +332,7 @@ def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
     assert str(checkpoints / "00000020") in error and "no older checkpoint is intact" in error
 
 
-@pytest.mark.faults(23)
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("name", "damage"), [("config.json", cut), ("model.safetensors", cut), ("model.safetensors", flip)]
 )
@@ -346,7 +346,7 @@ def test_23_a_corrupt_policy_names_the_other(
     assert evaluate([str(run / "policy_best"), "--episodes", "1"]) == 0
 
 
-@pytest.mark.faults(26)
+@pytest.mark.faults
 def test_26_a_policy_that_gives_nan(half: Path, evaluated: Refused) -> None:
     file = folder(half) / "policy" / "model.safetensors"
     weights = load_file(file)
@@ -365,7 +365,7 @@ class Evil:
         return os.system, (f"touch {self.mark}",)
 
 
-@pytest.mark.faults(33)
+@pytest.mark.faults
 def test_33_a_pickle_is_not_executed(half: Path, refused: Refused, evaluated: Refused) -> None:
     file, mark = folder(half) / "policy" / "model.safetensors", half / "executed"
     change_trainer(half, lambda states: states.update(torch=Evil(mark)))
@@ -385,7 +385,7 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
-@pytest.mark.faults(34)
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("key", "value", "code"),
     [
@@ -401,7 +401,7 @@ def test_34_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, val
     assert evaluated(code, **{key: value}).isprintable() and not evil.exists()
 
 
-@pytest.mark.faults(34, 35)
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -418,7 +418,7 @@ def test_34_35_a_configuration_names_no_code(half: Path, evil: Path, refused: Re
     assert not evil.exists()
 
 
-@pytest.mark.faults(43)
+@pytest.mark.faults
 def test_43_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
     pipe = subprocess.PIPE
@@ -431,7 +431,7 @@ def test_43_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) 
     assert [record["update"] for record in records(folder(tmp_path))] == [10, 20, 20]
 
 
-@pytest.mark.faults(44)
+@pytest.mark.faults
 @pytest.mark.parametrize("kept", [["00000010.pt"], []])
 def test_44_tensorboard_shows_no_step_twice(hopper_file: Path, finished: Path, tmp_path: Path, kept: list[str]) -> None:
     """Both evaluations were logged; the run goes on from the first, or from nothing."""

@@ -9,7 +9,7 @@ import pytest
 from checkout import ROOT
 from packaging.requirements import Requirement
 
-PAGE = ROOT / "docs" / "sequences.md"
+PAGE = ROOT / "docs" / "howto" / "extend.md"
 LIGHT = re.compile(r"pip install --no-deps -e \. && pip install ('torch.*)")
 
 SCRIPT = """

@@ -57,7 +57,7 @@ def leaves(name: str, tree: Any) -> dict[str, Any]:
     return {name: (tree.dtype, tree.tolist()) if isinstance(tree, torch.Tensor) else tree}
 
 
-@pytest.mark.faults(18)
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("agent", "context"),
     [
@@ -97,7 +97,7 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.defect(1)
-@pytest.mark.faults(24)
+@pytest.mark.faults
 def test_24_an_evaluation_that_fails_costs_no_updates(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +159,7 @@ def test_resuming_keeps_hidden_files_of_others(tmp_path: Path, name: str) -> Non
         assert (run / name).is_dir() and (run / ".mine-12345678").read_text() == "mine"
 
 
-@pytest.mark.faults(17)
+@pytest.mark.faults
 def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_setting_without_an_effect_is_remarked_on(given: str, notes: list[str]
     assert len(found) == len(notes) and all(note in line for note, line in zip(notes, found, strict=True))
 
 
-@pytest.mark.faults(20)
+@pytest.mark.faults
 def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And what it refuses, or has nothing to do for, it leaves as it was."""
     before = {p: p.stat().st_mtime_ns for p in folder(trained).rglob("*") if p.is_file() and p.name != ".lock"}
@@ -133,7 +133,7 @@ def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pyt
     assert "score" in capsys.readouterr().out and records(folder(trained)) == logged
 
 
-@pytest.mark.faults(43)
+@pytest.mark.faults
 @pytest.mark.defect(4)
 @pytest.mark.parametrize("more", [[], ["--resume"]])
 def test_a_folder_in_which_nothing_was_saved_does_not_block(
@@ -182,7 +182,7 @@ def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Pat
     assert train([*arguments(hopper_file, tmp_path / "deep" / "runs"), "--updates", "1"]) == 0
 
 
-@pytest.mark.faults(15, 16)
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
@@ -235,7 +235,7 @@ def test_every_rollout_of_every_agent(
     assert f"note: trained on {trained_on}" in capsys.readouterr().err
 
 
-@pytest.mark.faults(27)
+@pytest.mark.faults
 def test_27_an_environment_of_other_sizes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate([str(folder(trained)), "--env-id", "Walker2d-v4"]) == 4
     error = capsys.readouterr().err

@@ -20,7 +20,7 @@ SHORTEST_MIXED = 10  # steps; the lower bound of the log-uniform lengths
 FILLING = 20  # steps of a window that fills a row of episodes
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler
 # Whole episodes per gradient step, rounded, that "episode" needs. One episode is too little variety per step. From two
-# on, gradients back to the start of an episode are worth more than more episodes (docs/results.md).
+# on, gradients back to the start of an episode are worth more than more episodes (docs/notebook.md).
 ENOUGH_EPISODES = 2
 
 

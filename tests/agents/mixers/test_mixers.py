@@ -170,7 +170,7 @@ def test_it_is_the_papers_equation_and_so_are_its_gradients(name: str) -> None:
             assert bool(want.abs().gt(1e-9).any()) or parameter.endswith("key.bias")
 
 
-@pytest.mark.faults(31)
+@pytest.mark.faults
 @pytest.mark.parametrize("way", ["parallel", "recurrent"])
 @torch.no_grad()
 def test_aaren_under_bfloat16_autocast(way: str) -> None:

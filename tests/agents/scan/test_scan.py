@@ -64,7 +64,7 @@ def extreme(kind: str, length: int) -> Tensor:
     }[kind]
 
 
-@pytest.mark.faults(29)
+@pytest.mark.faults
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_extreme_scores(method: str, kind: str) -> None:
@@ -76,7 +76,7 @@ def test_extreme_scores(method: str, kind: str) -> None:
 MASKS = {"leading": slice(0, 66), "interior": slice(20, 90), "trailing": slice(60, 130), "all": slice(None)}
 
 
-@pytest.mark.faults(30)
+@pytest.mark.faults
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("where", MASKS)
 @pytest.mark.parametrize("by", ["mask", "score"])
@@ -96,7 +96,7 @@ def test_masks(method: str, where: str, by: str) -> None:
     torch.testing.assert_close(outputs, scan_method(clean, values, mask=mask)[0], rtol=0, atol=0)
 
 
-@pytest.mark.faults(30)
+@pytest.mark.faults
 @pytest.mark.parametrize("method", METHODS)
 def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
     scores = torch.full((2, 70), -torch.inf, requires_grad=True)

@@ -52,7 +52,7 @@ def million(steps: int) -> tuple[Tensor, Tensor, Tensor]:
     return scores, values, (p.unsqueeze(-1) * values.double()).cumsum(-2) / p.cumsum(-1).unsqueeze(-1)
 
 
-@pytest.mark.faults(32)
+@pytest.mark.faults
 @pytest.mark.parametrize("method", ["blocked", "hillis_steele", "ladner_fischer", "numba"])
 def test_a_million_positions_in_chunks_do_not_drift(method: str) -> None:
     scores, values, true = million(1_000_000)
@@ -65,7 +65,7 @@ def test_a_million_positions_in_chunks_do_not_drift(method: str) -> None:
         assert float((state.output() - true[:, part.stop - 1]).abs().max()) <= 1e-6
 
 
-@pytest.mark.faults(32)
+@pytest.mark.faults
 def test_single_steps_do_not_drift() -> None:
     scores, values, true = million(10_000)
     state = ScanState.identity((3,), 2)

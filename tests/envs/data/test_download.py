@@ -48,7 +48,7 @@ def test_a_missing_file_is_fetched_once(server, folder, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.faults(40)
+@pytest.mark.faults
 @pytest.mark.parametrize("reset", [False, True])
 def test_40_a_dropped_connection_begins_again(server, folder, reset):
     server.cuts, server.reset = [50_000, 60_000], reset
@@ -60,7 +60,7 @@ def test_40_a_dropped_connection_begins_again(server, folder, reset):
     assert len(server.requests) == 7 and names(folder) == {f"{NAME}.sha256"}
 
 
-@pytest.mark.faults(40)
+@pytest.mark.faults
 def test_40_a_short_body(server, folder):
     server.claimed = len(server.content) + 1000
     refused(server.url, "broke off 4 times", folder / NAME)
@@ -69,7 +69,7 @@ def test_40_a_short_body(server, folder):
     assert names(folder) == set()
 
 
-@pytest.mark.faults(42)
+@pytest.mark.faults
 def test_42_a_killed_lock_holder_frees_the_lock(server, folder):
     server.gate = threading.Event()
     part = folder / f".{NAME}.part"
@@ -87,7 +87,7 @@ def test_42_a_killed_lock_holder_frees_the_lock(server, folder):
     assert fetched(server, folder)
 
 
-@pytest.mark.faults(4, 39)
+@pytest.mark.faults
 def test_39_a_file_is_held_to_its_pin(server, folder):
     """A download where there is a pin already, a file that changed, and one that was put there by hand."""
     folder.mkdir()
@@ -148,7 +148,7 @@ def test_offline_lists_the_ways_out(folder, monkeypatch):
     refused("--source local", name="hopper-medium")
 
 
-@pytest.mark.faults(17)
+@pytest.mark.faults
 def test_a_disk_that_fills_up(server, folder, full_disk):
     with full_disk():
         refused(folder / NAME, "cannot be written", "free disk space", error=ResourcesError)

@@ -56,7 +56,7 @@ def test_it_is_fetched_once_checked_and_pinned(hub, folder, capfd):
     assert hub.asked == [("dataset", "farama-minari/test", "hopper/random-v0/*")] and capfd.readouterr() == ("", "")
 
 
-@pytest.mark.faults(41)
+@pytest.mark.faults
 def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_path, monkeypatch):
     trace = tmp_path / "trace"
     (tmp_path / "evil_module.py").write_text(f"open({str(trace)!r}, 'w').close()")

@@ -16,7 +16,7 @@ from aaren_rl.envs.data.hdf5 import write_hdf5
 from aaren_rl.envs.data.minari import read_minari, write_minari
 
 
-@pytest.mark.faults(9)
+@pytest.mark.faults
 def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
     import minari
 
@@ -86,7 +86,7 @@ def test_bounds_in_float64(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read_minari(ID).episodes.actions, episodes.actions)
 
 
-@pytest.mark.faults(17)
+@pytest.mark.faults
 def test_17_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, full_disk):
     """In Minari's layout and in D4RL's."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))

@@ -277,7 +277,7 @@ def test_one_set_of_data_in_six_forms(tmp_path: Path) -> None:
     assert any("note" in note for note in found["frame"].notes)
 
 
-@pytest.mark.faults(38)
+@pytest.mark.faults
 def test_38_groups_without_end(tmp_path: Path) -> None:
     with h5py.File(npz(tmp_path / "x.npz").with_suffix(".hdf5"), "w") as file:
         file["actions"], file["rewards"], file["timeouts"] = ACTED, REWARDS, LAST

@@ -39,7 +39,7 @@ def refused(error, *parts, name="hopper-medium", source="auto", **options):
     return message
 
 
-@pytest.mark.faults(28)
+@pytest.mark.faults
 def test_did_you_mean():
     assert "walker2d" not in refused(UnknownTaskError, "hopper-random, hopper-medium,", name="hopper")
     assert len(refused(UnknownTaskError, "hopper-medium, ", "ant-expert", name="z" * 5000)) < 700

@@ -177,7 +177,7 @@ def start(tmp_path, steps):
     )
 
 
-@pytest.mark.faults(16)
+@pytest.mark.faults
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupt_leaves_no_file(tmp_path, cache, sign):
     with start(tmp_path, 10**9) as process:
@@ -190,7 +190,7 @@ def test_an_interrupt_leaves_no_file(tmp_path, cache, sign):
     assert [p.name for p in cache.rglob("*") if p.is_file()] == [".hopper-random-local.hdf5.lock"]
 
 
-@pytest.mark.faults(42)
+@pytest.mark.faults
 def test_two_processes_make_one_set(tmp_path, cache):
     first = start(tmp_path, 1000)
     second = start(tmp_path, 1000)

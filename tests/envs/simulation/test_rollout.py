@@ -116,7 +116,7 @@ def register() -> Iterator[Register]:
         gym.registry.pop(name)
 
 
-@pytest.mark.faults(24)
+@pytest.mark.faults
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("fail_at", [0, 3])
 def test_an_environment_that_raises(fail_at: int, workers: int, register: Register) -> None:

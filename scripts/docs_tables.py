@@ -1,0 +1,237 @@
+"""The tables of README.md and docs/, made from what was measured: docs/benchmarks/*.txt and docs/results/*.json.
+
+A page is written by hand. `<!-- table: NAME -->` begins a part that is made here, or by table1_page.py, and
+`<!-- /table -->` ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from docs_charts import number, printed, rows
+
+from aaren_rl.policies.names import label
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+PAGES = ("README.md", "docs/index.md", "docs/speed.md", "docs/memory.md", "docs/howto/deployment.md")
+PART = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+NO_GATE = "no-gate"  # Decision-Aaren without its forget gate
+
+
+def fill(text: str, parts: Mapping[str, str]) -> str:
+    """A page with these parts in their places."""
+    return PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """Markdown; the first columns are words, the others numbers."""
+    rule = ["-"] * words + ["-:"] * (len(head) - words)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
+
+
+def written() -> dict[Path, str]:
+    """Every page with such tables, as it ought to be."""
+    parts = {
+        "claims": claims(),
+        "actions": actions(),
+        "updates": updates(),
+        "gpu": gpu(),
+        "languages": languages(),
+        "tmaze": tmaze(),
+        "reacher": reacher(),
+        "positions": positions(),
+        "exchanged": exchanged(),
+        "longer": longer(),
+    }
+    found = {ROOT / name: fill((ROOT / name).read_text(encoding="utf-8"), parts) for name in PAGES}
+    index = ROOT / "docs" / "index.md"
+    return found | {index: fill(found[index], {"claims": parts["claims"].replace("](docs/", "](")})}
+
+
+def measured(name: str) -> dict[str, Any]:
+    """An entry of docs/results/measured.json."""
+    found: dict[str, Any] = json.loads((RESULTS / "measured.json").read_text(encoding="utf-8"))[name]
+    return found
+
+
+def costs() -> dict[tuple[str, int], tuple[float, int]]:
+    """Of agent:mode and a step of the episode: milliseconds of an action and bytes of the state."""
+    table = rows(printed("rollout").partition("  at step 10")[0] + "\n\n", "step ")
+    return {(row[0], int(number(row[1]))): (number(row[2]) / 1000, int(number(row[5]))) for row in table}
+
+
+def benchmark(agent: str, folder: str = "benchmark") -> tuple[float, float]:
+    """The mean score over the datasets of docs/results, and the median of milliseconds per gradient step on the CPU."""
+    scores, seconds = [], []
+    for file in sorted((RESULTS / folder).glob("*.json")):
+        runs = [run for run in json.loads(file.read_text(encoding="utf-8"))["cells"] if run["agent"] == agent]
+        scores.append(fmean(run["last"]["normalized_score_mean"] for run in runs))
+        seconds += [run["seconds_per_update"] for run in runs if run["device"] == "cpu"]
+    return fmean(scores), 1000 * median(seconds)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The least and the largest, or the one that there is."""
+    ends = sorted({f"{value:.1f}" for value in values}, key=float)
+    return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+
+
+def claims() -> str:
+    """README's table: what the package is good for, as measured, and what to know of it."""
+    ours, window = costs()["decision-aaren:recurrent", 10], costs()["decision-transformer:window", 10]
+    late, plain = costs()["decision-aaren:recurrent", 100_000], measured("plain_action")["of_window"]
+    maze, logs, run = measured("tmaze"), measured("several"), measured("default_run")
+    (score, step), (theirs, their_step) = benchmark("decision-aaren"), benchmark("decision-transformer", "table1")
+    cloned, _ = benchmark("bc-top10", "table1")
+    hopper, cheetah = logs["hopper"], logs["halfcheetah"]
+    return table(
+        ["claim", "measured", "to know"],
+        [
+            [
+                "[a memory of the whole episode](docs/memory.md)",
+                f"a cue of the first step is used {max(map(int, maze['success'])):,} steps later, "
+                f"in {maze['episodes']} of {maze['episodes']} T-mazes with each of {maze['seeds']} seeds",
+                "GRU and minGRU remember it, too; a window of 20 steps does not",
+            ],
+            [
+                "[a constant cost per action](docs/speed.md)",
+                f"{ours[0]:.3f} ms at step 10, {late[0]:.3f} ms at step 100,000; {late[1]:,} bytes of state at both",
+                f"compiled by Numba. Decision Transformer, not compiled, has {window[0]:.1f} ms and {window[1]:,} "
+                f"bytes for 20 steps; not compiled, Decision-Aaren takes {plain} of its time",
+            ],
+            [
+                "[fast training](docs/benchmark.md#what-it-costs)",
+                f"{step:.0f} ms per gradient step",
+                f"Decision Transformer {their_step:.0f} ms. One core, bfloat16; neither model is compiled, "
+                "Decision-Aaren's scan is",
+            ],
+            [
+                "[logs of several controllers](docs/explanation/several-controllers.md)",
+                f"Hopper {spread(hopper['default'])}, where the best tenth of the logs has {hopper['best_tenth']}; "
+                f"HalfCheetah {spread(cheetah['default'])}, {cheetah['best_tenth']}",
+                f"all episodes alike: {spread(hopper['uniform'])}, {spread(cheetah['uniform'])}. The recipe was chosen "
+                f"on these two; cloning the best tenth scores {hopper['clone']}, {cheetah['clone']}",
+            ],
+            [
+                "[one file that runs anywhere](docs/howto/deployment.md#without-pytorch)",
+                f"C++ {measured('languages')['ms']['act.cpp']:.3f} ms per action, the browser "
+                f"{measured('languages')['ms']['act.mjs with onnxruntime-web']:.3f} ms",
+                "checked against PyTorch over 1,000 steps before it is written; no small board was measured",
+            ],
+            [
+                "[scores on twelve local datasets](docs/benchmark.md)",
+                f"{score:.1f}; Decision Transformer {theirs:.1f}, 10 % BC {cloned:.1f}",
+                "the lead is made on two Hopper datasets. Measured before good episodes were drawn more often; since "
+                f"then one run on hopper-medium has {run['score']}",
+            ],
+        ],
+        words=3,
+    )
+
+
+def actions() -> str:
+    """Milliseconds per action and bytes of the state, by agent and rollout mode."""
+    found = costs()
+    names = {
+        "decision-aaren:recurrent": "Decision-Aaren, `recurrent`, compiled by Numba",
+        "decision-aaren:staggered": "Decision-Aaren, `staggered`, compiled by Numba",
+        "decision-transformer:window": "Decision Transformer, `window` of 20, not compiled",
+        "decision-transformer:recurrent": "Decision Transformer, a KV cache, not compiled",
+    }
+    table_rows = []
+    for name, text in names.items():
+        late = max(step for other, step in found if other == name)
+        (early, _), (last, size) = found[name, 10], found[name, late]
+        table_rows.append([text, f"{early:.3f} ms", f"{last:.3f} ms (step {late:,})", f"{size:,} bytes"])
+    plain = f"Not compiled, an action of Decision-Aaren takes {measured('plain_action')['of_window']} of the time of"
+    plain += " Decision Transformer's window, which is not compiled either."
+    return table(["agent, rollout mode", "step 10", "late", "state then"], table_rows) + f"\n\n{plain}"
+
+
+def updates() -> str:
+    """Milliseconds per gradient step at width 128, in turns with other packages."""
+    part = printed("train").split("\nwidth ")[1].partition(" takes ")[0]
+    found: dict[str, dict[str, str]] = {}
+    for row in rows(part + "\n\n", "precision"):
+        if row[-1].endswith("%"):
+            found.setdefault(" ".join(row[:-6]), {})[row[-6]] = row[-5]
+    lines = [[name, times.get("bfloat16", "-"), times.get("float32", "-")] for name, times in found.items()]
+    return table(["agent or package, 64 windows of 20 steps", "bfloat16, ms", "float32, ms"], lines)
+
+
+def gpu() -> str:
+    """Milliseconds per gradient step on an H100."""
+    lines = [[name, f"{size:,}", *map(str, times)] for name, (size, *times) in measured("h100")["ms"].items()]
+    head = ["preset, agent, contexts", "steps per update", "CUDA graph, ms", "launched one by one, ms"]
+    return table(head, lines)
+
+
+def languages() -> str:
+    """Milliseconds per action of the exported file."""
+    found = measured("languages")
+    lines = [[f"`{name}`" if "." in name and " " not in name else name, f"{ms:.3f} ms",
+              f"{found['peak_mb'][name]} MB" if name in found["peak_mb"] else "not measured"]
+             for name, ms in found["ms"].items()]  # fmt: skip
+    return table(["program", "time per action", "peak memory of the process"], lines)
+
+
+def tmaze() -> str:
+    """Success by the length of the corridor, and what it takes to learn."""
+    text = printed("memory")
+    found = {row[0]: row for row in rows(text, "parameters")}
+    cached = rows(text[text.rindex("$ ") :], "parameters")[0]
+    gated = measured("tmaze")
+    success = [str(gated["success"][length]) for length in ("20", "100", "1000", "10000", "100000")]
+    lines = [["Decision-Aaren", str(gated["seeds"]), *success, "not measured"]]
+    names = {"decision-aaren": "without its forget gate", "decision-transformer": "Decision Transformer, window of 20"}
+    for agent, row in found.items():
+        seconds = " ".join(row[8:9]) if row[8] != "-" else "never"
+        lines.append([names.get(agent, label(agent)), row[2], *row[3:8], seconds])
+    lines.append(["Decision Transformer, one token, KV cache", cached[2], *cached[3:6], "-", "-", "not measured"])
+    head = ["agent", "seeds", "20 to 200", "100", "1,000", "10,000", "100,000", "seconds to 95 % at 1,000"]
+    return table(head, lines)
+
+
+def reacher() -> str:
+    """Millimeters from the remembered target, by steps of the episode, and the score."""
+    text = printed("memory")
+    scores, lines = measured("reacher")["score"], []
+    lines.append(["Decision-Aaren", "3", str(scores["decision-aaren"]), "-", "-", "-"])
+    for line in text[text.index("fingertip to target") :].splitlines()[4:8]:
+        agent, seeds, *values = re.sub(r"\s\[[^]]*\]", "", line).split()
+        name = "without its forget gate" if agent == "decision-aaren" else label(agent)
+        score = scores[NO_GATE if agent == "decision-aaren" else agent]
+        lines.append([name, seeds, str(score), values[3], values[5], values[7]])
+    return table(["agent", "seeds", "score", "steps 50 to 100", "200 to 500", "900 to 1,000"], lines)
+
+
+def positions() -> str:
+    """Held-out action MSE and score where velocities are not observed."""
+    lines = []
+    for agent, (first, score, second, other) in measured("positions")["mse_and_score"].items():
+        name = "without its forget gate" if agent == NO_GATE else label(agent)
+        lines.append([name, f"{first:.4f}", str(score), f"{second:.4f}", str(other)])
+    return table(["agent", "hopper-p-medium: MSE", "score", "walker2d-p-medium: MSE", "score"], lines)
+
+
+def exchanged() -> str:
+    """Held-out action MSE with the own memory and with another episode's."""
+    found = measured("exchanged")
+    agents = [name for name in found if ", " in name]
+    lines = [[steps, *(", ".join(f"{error:.3f}" for error in found[agent][i]) for agent in agents)]
+             for i, steps in enumerate(found["steps"])]  # fmt: skip
+    heads = [f"{label(agent)}, `{task}`" for agent, task in (name.split(", ") for name in agents)]
+    return table(["steps since the exchange", *heads], lines)
+
+
+def longer() -> str:
+    """Reward per step in episodes that are longer than those of the data."""
+    lines = [[name, f"{values[0]:.2f}", f"{values[4]:.2f}", *(f"{count} of 20" for count in values[5:])]
+             for name, values in measured("longer")["reward_per_step"].items()]  # fmt: skip
+    return table(["trained on", "steps 1 to 1,000", "4,001 to 5,000", "reach step 1,000", "reach step 5,000"], lines)
