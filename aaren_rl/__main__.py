@@ -17,6 +17,13 @@ COMMANDS = {
     "import-weights": "import a pretrained Decision Transformer",
     "hub": "write a trained policy in Hugging Face Hub format",
 }
+# The module of a command, where it is not COMMAND/command.py
+MODULES = {"train": "train.options", **{name: f"{name}.{name}" for name in ("evaluate", "compare", "sweep")}}
+
+
+def module_of(command: str) -> str:
+    """The module whose `main` a command runs."""
+    return f"aaren_rl.{MODULES.get(command, command.replace('-', '_') + '.command')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = given.replace("_", "-")  # as its module is called, too
     if command in COMMANDS:
         # Imported on demand: --help of one command need not wait for the others' imports.
-        return start(f"{__package__}.{command.replace('-', '_')}", argv[1:])
+        return start(module_of(command), argv[1:])
     problem = f"unknown command {given!r}{did_you_mean(given, COMMANDS)}" if argv else "a command is required"
     print(f"error: {problem}\n{usage}", file=sys.stderr)
     return 2

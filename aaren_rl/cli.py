@@ -152,13 +152,17 @@ def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own optio
 
 
 class StopRequest:
-    """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT raises KeyboardInterrupt."""
+    """Turns the first of SIGNALS into a flag that the loop reads; a second SIGINT raises KeyboardInterrupt."""
+
+    # Ctrl-C, kill, and what clusters send before they end a job or a terminal before it closes.
+    SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     def __enter__(self) -> StopRequest:
-        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        names = self.SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]  # Windows has the first two
         self._old = {number: signal.signal(number, self._note) for number in numbers}
         return self
 

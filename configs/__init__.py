@@ -1,1 +1,1 @@
-"""`presets.yaml`, read by aaren_rl.train.settings, and grids of runs."""
+"""`presets.yaml`, read by aaren_rl.train.config, and grids of runs."""

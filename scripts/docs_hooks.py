@@ -27,6 +27,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.pages import Page
 
+from aaren_rl.__main__ import module_of
+
 ROOT = Path(__file__).resolve().parent.parent
 _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
 _FILE = re.compile(r"<!-- file: (examples/(\w+\.(py|cpp|mjs))) -->")
@@ -95,7 +97,7 @@ def _help(command: str) -> str:
     printed = io.StringIO()
     wide = mock.patch.dict(os.environ, COLUMNS="88")  # as a page; otherwise as whatever terminal builds the site
     with wide, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        importlib.import_module(f"aaren_rl.{module}.command").main([*own, "--help"])
+        importlib.import_module(module_of(module)).main([*own, "--help"])
     if not printed.getvalue().startswith("usage: "):
         raise PluginError(f"{command} --help: {printed.getvalue()}")
     return printed.getvalue()

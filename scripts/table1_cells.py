@@ -12,7 +12,7 @@ from pathlib import Path
 from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.policies.names import AGENTS, Agent, find_agent
-from aaren_rl.sweep.grid import Grid
+from aaren_rl.sweep.sweep import Grid
 
 OURS, THEIRS, CLONED = "decision-aaren", "decision-transformer", "bc-top10"
 MINGRU, ONE_TOKEN = "decision-mingru", "decision-transformer-1token"

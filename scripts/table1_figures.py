@@ -13,8 +13,7 @@ from table1_cells import CLONED, OURS, THEIRS, of
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.figures import DATA, INK, SOFT, paint
-from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.statistics import differences, group, summarize
+from aaren_rl.compare.statistics import differences, group, imitation, summarize
 from aaren_rl.evaluate.scores import Estimate
 from aaren_rl.policies.names import label, style
 

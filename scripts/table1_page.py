@@ -20,12 +20,20 @@ from table1_figures import figures
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.files import write_text
 from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.imitation import imitation_difference_over_tasks, imitation_differences
-from aaren_rl.compare.statistics import Pair, aggregate, differences, group, improvements, summarize
+from aaren_rl.compare.statistics import (
+    Pair,
+    aggregate,
+    differences,
+    group,
+    imitation_difference_over_tasks,
+    imitation_differences,
+    improvements,
+    summarize,
+)
 from aaren_rl.evaluate.scores import Estimate
 from aaren_rl.evaluate.tables import interval, memory, number
 from aaren_rl.policies.names import label
-from aaren_rl.sweep.grid import Grid
+from aaren_rl.sweep.sweep import Grid
 
 PAGE = "benchmark.md"
 MAIN = (OURS, THEIRS, CLONED)

@@ -26,7 +26,7 @@ from policies import save_run
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
 from aaren_rl.envs.data.hdf5 import write_hdf5
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import HeldOut, action_error
 from aaren_rl.evaluate.play import EpisodePlan, score_policy
 from aaren_rl.export import command as exporting
@@ -35,10 +35,9 @@ from aaren_rl.export.graph import quantize
 from aaren_rl.export.policy_step import as_policy, describe, policy_graph
 from aaren_rl.import_weights.command import main as import_weights
 from aaren_rl.policies.folder import make_policy as policy_of
-from aaren_rl.train.command import main as train
-from aaren_rl.train.config import RunConfig
+from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.settings import make_config
+from aaren_rl.train.options import main as train
 from aaren_rl.train.trainer import Trainer, mean_error
 from aaren_rl.vector import VectorPolicy
 
@@ -325,13 +324,7 @@ def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -
     assert train([*own, *small.replace("--updates 4", "--updates 6").split(), *scored.split(), "--resume"]) == 0
     assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 0
     assert "held-out negative log-likelihood: " in capsys.readouterr().out
-    assert evaluate([str(folder), "--episodes", "1", "--held-out", str(data), "--temperature", "1"]) == 0
-    write_hdf5(data, dataclasses.replace(episodes, actions=episodes.actions + 1), {})
-    code, line = refused(capsys, evaluate, str(folder), "--held-out", str(data))
-    assert code == 3 and "actions" in line
-    write_hdf5(data, dataclasses.replace(episodes, actions=np.zeros((episodes.n_steps, 2), np.float32)), {})
-    code, line = refused(capsys, evaluate, str(folder), "--held-out", str(data))
-    assert code == 3 and "actions" in line
+    assert evaluate([str(folder), "--episodes", "1", "--held-out", "--temperature", "1"]) == 0
 
 
 def test_weights_of_others_are_for_continuous_actions(tmp_path: Path, capsys) -> None:

@@ -19,6 +19,7 @@ from checkout import ROOT
 import aaren_rl.base.errors
 from aaren_rl import cli
 from aaren_rl.__main__ import COMMANDS as COMMANDS_OF_THE_PACKAGE
+from aaren_rl.__main__ import module_of
 from aaren_rl.datasets.command import make_parser as datasets_parser
 
 FOUND = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -78,8 +79,8 @@ def parsed(words: list[str]) -> tuple[str, list[str]]:
 def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the point where the command's work would begin."""
     name, arguments = parsed(shlex.split(line.split(" && ")[-1], comments=True))
-    package = "benchmarks" if name == "scripts/bench" else f"aaren_rl.{name.replace('-', '_')}"
-    module = importlib.import_module(f"{package}.command")
+    benchmark = name == "scripts/bench"
+    module = importlib.import_module("benchmarks.command" if benchmark else module_of(name.replace("_", "-")))
     begun = []
     for runs in (cli, module):  # train's main calls it itself
         monkeypatch.setattr(runs, "run_command", lambda command, **_: begun.append(command) or 0, raising=False)

@@ -15,8 +15,8 @@ from torch import Tensor
 from aaren_rl import load_policy
 from aaren_rl.agents import MIXERS, Aaren, Policy
 from aaren_rl.compare.cells import read_results
-from aaren_rl.compare.command import main as compare
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.compare.compare import main as compare
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.export.command import main as export
 from aaren_rl.policies.names import AGENTS
 
@@ -64,7 +64,7 @@ def test_the_page_shows_this_module() -> None:
 
 
 def test_an_agent_that_nobody_registered_is_refused(hopper_file: Path, tmp_path: Path, capsys) -> None:
-    from aaren_rl.train.command import main as train
+    from aaren_rl.train.options import main as train
 
     assert train(f"--env hopper-medium --source {hopper_file} --out {tmp_path} --agent decision-fading".split()) == 2
     assert "agent: 'decision-fading' is not one of decision-aaren, " in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 from checkout import ROOT
 
 import aaren_rl
-from aaren_rl.__main__ import main
+from aaren_rl.__main__ import main, module_of
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 
@@ -122,5 +122,5 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path,
 @pytest.mark.defect(33)
 @pytest.mark.parametrize("command", ["train", "compare", "sweep"])
 def test_a_typing_error_does_not_wait_for_torch(command: str) -> None:
-    script = f"import sys, aaren_rl.{command}.command; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"
+    script = f"import sys, {module_of(command)}; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"

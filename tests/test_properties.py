@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,7 @@ from aaren_rl.agents import MIXERS
 from aaren_rl.envs import DataError
 from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
 from aaren_rl.policies.names import AGENTS, CONTEXTS
-from aaren_rl.train.settings import build_config, differences, read_settings, settings_of, to_dict
+from aaren_rl.train.config import build_config, differences, read_settings, settings_of, to_yaml
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -81,9 +80,9 @@ def test_a_configuration_comes_back_from_a_file(tmp_path: Path, asked: dict[str,
     if not MIXERS[AGENTS[asked.get("agent", "bc")].mixer].constant_state and asked.get("context") == "tbptt":
         asked["context"] = "window"  # the other is refused
     config = build_config(asked)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
     again = build_config(read_settings(tmp_path / "config.yaml"))
-    assert again == config and differences(config, settings_of(again)) == []
+    assert again == config and differences(settings_of(config), settings_of(again)) == []
     assert asked.items() <= settings_of(config).items()
     changed = {**settings_of(config), "seed": asked["seed"] + 1}
-    assert differences(config, changed) == [f"seed (run: {asked['seed']}, requested: {asked['seed'] + 1})"]
+    assert differences(settings_of(config), changed) == [f"seed (run: {asked['seed']}, requested: {asked['seed'] + 1})"]

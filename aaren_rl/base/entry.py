@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -14,8 +15,8 @@ SMALLER = (
 )
 
 
-def start(room: str, argv: Sequence[str] | None = None) -> int:
-    """Imports the command of a package, "aaren_rl.train", and runs it; returns its exit code.
+def start(module: str, argv: Sequence[str] | None = None) -> int:
+    """Imports the module of a command, such as "aaren_rl.train.options", and runs its `main`; returns its exit code.
 
     An interrupt during its imports, which take seconds, prints no traceback.
     """
@@ -23,7 +24,7 @@ def start(room: str, argv: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # the shell closed it
             setattr(sys, name, open(os.devnull, "w"))
     try:
-        return int(import_module(f"{room}.command").main(argv))
+        return int(import_module(module).main(argv))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -35,6 +36,8 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
     bug in the package itself. With `debug` the error is raised, with its traceback.
     """
+    if not debug:  # a thread's error, as on a full disk, is the command's, too
+        threading.excepthook = lambda _: None
     try:
         code = command()
         sys.stdout.flush()
@@ -45,7 +48,7 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     except (Exception, KeyboardInterrupt) as error:  # also unexpected errors: a traceback helps no user
         if debug:
             raise
-        if isinstance(error, KeyboardInterrupt):
+        if _is_interrupt(error):
             print("interrupted", file=sys.stderr)
             return 130
         message, code = explain(error)
@@ -54,7 +57,14 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
         return code
 
 
-def explain(error: Exception) -> tuple[str, int]:
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is Ctrl-C, or follows from it, as an ImportError does where it came while a module was loaded."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def explain(error: BaseException) -> tuple[str, int]:
     """The line that a user sees for an error, and the exit code."""
     if isinstance(error, AarenRLError):
         return str(error), error.exit_code

@@ -11,13 +11,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from .errors import DISK_FULL, DataError, ResourcesError, UsageError, one_line
-from .system import swap_folders, sync
+
+# Error numbers of network and FUSE file systems that cannot lock, or make a rename durable.
+UNSUPPORTED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
@@ -29,17 +32,57 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "already exists and is not a regular file", str(path))
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name[:SHORT]}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
+            _sync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Makes a file's content, or the renames in a folder, durable; Windows does the latter itself."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        _note("the file system does not sync: files written last may be lost when the power fails")
+
+
+@cache  # once
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def lock(file: Path, *, wait: bool = False) -> FileLock:
+    """Locks a file, until its `release` or the end of the process. A file system without locks goes on with a note.
+
+    Raises Timeout where another process holds it and this one is not to `wait`, OSError as opening the file.
+    """
+    held = FileLock(file, thread_local=False)
+    try:
+        held.acquire(blocking=wait)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, Timeout) or getattr(error, "errno", errno.ENOSYS) not in UNSUPPORTED:
+            raise
+        _note(f"{file.parent}: the file system does not lock files; start no other process that writes there")
+    return held
 
 
 def sha256(path: Path) -> str:
@@ -73,31 +116,32 @@ def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
     """
     with writing(target, way_out):
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
+        file = target.with_name(f".{target.name}.lock")
         try:
-            lock.acquire(blocking=False)
+            held = lock(file)
         except Timeout:
             print(f"{target}: another process is {doing} it; waiting", file=sys.stderr)
-            lock.acquire()
+            held = lock(file, wait=True)
         try:
             yield
         finally:
-            lock.release()
+            held.release()
 
 
 def cache_dir() -> Path:
     """For local sets and memory maps: `$AAREN_RL_CACHE`, else `$XDG_CACHE_HOME/aaren_rl`, else `~/.cache/aaren_rl`."""
     if own := os.environ.get("AAREN_RL_CACHE"):
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
+    home = os.path.expanduser("~")
+    base = home if home != "~" else tempfile.gettempdir()  # a container's user without a home
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(base) / ".cache") / "aaren_rl"
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Writes a folder whole or not at all: `fill` writes a temporary folder, which is then renamed.
 
-    An existing folder is replaced; of a link, the one that it points to. Linux swaps the two in one step. Where the
-    file system cannot, the name is missing for a moment, and `clear_leftovers` puts the old folder back if the process
-    was killed then, except behind a link.
+    An existing folder is replaced; of a link, the one that it points to. Its name is missing for a moment; if the
+    process is killed then, `clear_leftovers` puts the old folder back.
     """
     target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,18 +152,17 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         for file in fresh.iterdir():
             sync(file)
         sync(fresh)
-        if not target.exists():
-            os.replace(fresh, target)
-        elif not swap_folders(fresh, target):
-            old = fresh.with_suffix(".old")
+        old = fresh.with_suffix(".old")
+        if target.exists():
             os.replace(target, old)
-            os.replace(fresh, target)
-            shutil.rmtree(old)
+        os.replace(fresh, target)
+        shutil.rmtree(old, ignore_errors=True)
         sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+SHORT = 50  # letters of a temporary file's name: with the others it must not be longer than the system allows
 _LEFTOVER_FOLDER, _LEFTOVER_FILE = re.compile(r"\.(.+)\.[0-9a-f]{8}\.(tmp|old)"), re.compile(r"\..+\.\d+\.tmp")
 
 

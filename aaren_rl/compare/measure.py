@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -11,12 +12,15 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ..agents import Policy
 from ..base.errors import CheckpointError
 from ..base.files import is_there, write_json
 from ..base.json_dataclass import read
-from ..base.machine import Machine, state_bytes
+from ..base.system import processor_name
 from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
@@ -80,8 +84,7 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
 
 def measured_on() -> dict[str, Any]:
     """The processor and the versions of packages, on which times and scores depend."""
-    here = Machine.here()
-    return {"processor": f"{here.processor}, {here.cores} cores", "versions": versions()}
+    return {"processor": f"{processor_name()}, {os.cpu_count() or 1} cores", "versions": versions()}
 
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
@@ -146,3 +149,10 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
         gc.enable()
     near = {step: slice(step - 1 - COST_NEIGHBORS, step + COST_NEIGHBORS) for step in probes}
     return [ActionCost(step, median(times[near[step]]), sizes[step - 1]) for step in probes]
+
+
+def state_bytes(state: object) -> int:
+    """Bytes of the storages that a state's tensors and arrays keep alive, each counted once."""
+    leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor | np.ndarray)]
+    storages = [torch.as_tensor(leaf).untyped_storage() for leaf in leaves]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -1,24 +1,45 @@
-"""The report of a comparison: tables in Markdown, with pictures, and those of scores for the terminal."""
+"""The report of a comparison: tables in Markdown, with pictures, those of scores for the terminal, and TensorBoard.
+
+In TensorBoard a run is a cell, `<env>/<agent>/seed<k>`, and a tag is a quantity and an environment,
+`eval/mean_return/hopper-medium`, so that one chart shows all agents. What training logs, too, has the same name.
+"""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
 
 from ..base.files import write_folder, write_text
 from ..envs.tasks.table import is_d4rl_scale
 from ..evaluate.tables import interval, markdown, memory, number
-from ..policies.names import MARKS, SOURCES, label, listed, target_words, weights_words
+from ..policies.names import MARKS, label, listed
 from .cells import Cell
-from .imitation import imitation, imitation_differences
 from .published import PUBLISHED, published
-from .statistics import MIN_SEEDS, RESAMPLES, aggregate, group, improvements, rows_of, summarize
+from .statistics import (
+    MIN_SEEDS,
+    RESAMPLES,
+    aggregate,
+    group,
+    imitation,
+    imitation_differences,
+    improvements,
+    rows_of,
+    summarize,
+)
 
+WHOLE = "comparison"  # the run of what belongs to no one cell
+BOARD_NOTES = """
+
+The x axis is the gradient step; of `model/state_bytes` and `time/microseconds_per_action` the step of the episode; of
+`steering` the target return in percent of the largest. TensorBoard smooths curves: set *Smoothing* to 0 to see the
+measured values.
+"""
 Table = tuple[str, list[str], list[list[str]]]  # title, heads, rows
 
 NOTES = f"""\
@@ -95,21 +116,6 @@ def cost(cells: Sequence[Cell]) -> Table:
     return "Cost (medians; an action: the policy alone, one environment, one thread)", heads, rows
 
 
-def made(cells: Sequence[Cell]) -> Table:
-    """How the runs of each agent were made."""
-    rows = []
-    for env, agent, runs in rows_of(cells):
-        last = runs[0].last
-        windows = f" of {last.context_length} steps" if last.context == "window" else ""
-        data = f"{last.dataset} from {SOURCES[last.source]}: {path(last.source_path)}"
-        training = f"{last.updates:,} gradient steps, {last.context} contexts{windows}"
-        acting = last.acting(), target_words(last.target_return, ",g")
-        scored = f"{last.episodes} episodes from seed {last.seed}, {weights_words(last.weights)}"
-        rows.append([env, label(agent), data, last.env_id, training, *acting, scored])
-    heads = ["task", "agent", "data", "environment", "training", "rollout", "target return", "evaluation"]
-    return "Data, training and evaluation", heads, rows
-
-
 def runs(cells: Sequence[Cell]) -> Table:
     """Every run."""
     rows = []
@@ -136,7 +142,7 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any], 
     tasks = listed(group(cells))
     found = {source for cell in cells for source in published(cell.env, cell.agent)}
     parts = [f"# Comparison on {escaped(tasks)}", *(f"![{name}](figures/{name}.svg)" for name in drawn)]
-    tables = [*scores(cells), *errors(cells), theirs(cells), cost(cells), made(cells), runs(cells)]
+    tables = [*scores(cells), *errors(cells), theirs(cells), cost(cells), runs(cells)]
     parts += [f"## {title}\n\n{markdown(heads, rows, escaped)}" for title, heads, rows in tables if rows]
     parts += [NOTES, *(f"{source}: {text}." for source, text in PUBLISHED.items() if source in found)]
     parts += data_returns(cells)
@@ -166,3 +172,51 @@ def path(text: str) -> str:
 def escaped(text: str) -> str:
     """Names and paths as they are in Markdown: no markup, no link, no new line or column."""
     return re.sub(r"([\\`*_|<>&#~]|(?<=\])\()", r"\\\1", " ".join(text.split()))
+
+
+def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
+    """Writes `<out>/tensorboard/`, in place of what an earlier comparison wrote there.
+
+    It shows every cell's curves (Scalars), the figures (Images), by name, and the summary (Text), in Markdown.
+    """
+
+    def fill(fresh: Path) -> None:
+        # In a run of its own: TensorBoard calls one that lies in its folder itself ".".
+        with SummaryWriter(str(fresh / WHOLE)) as writer:
+            writer.add_text("summary", summary.rstrip() + BOARD_NOTES)
+            for name, figure in figures.items():
+                writer.add_figure(f"figures/{name}", figure, close=False)
+        for cell in cells:
+            with SummaryWriter(str(fresh / cell.env / cell.agent / f"seed{cell.seed}")) as writer:
+                for tag, value, step in points(cell):
+                    writer.add_scalar(f"{tag}/{cell.env}", value, step)
+
+    write_folder(out / "tensorboard", fill)
+
+
+def points(cell: Cell) -> Iterator[tuple[str, float, int]]:
+    """Tag, value and x of everything that is drawn of a run."""
+    evaluated = "eval/mean_return" if cell.last.normalized_score_mean is None else "eval/normalized_score"
+    for point in cell.curve:
+        yield evaluated, point.headline, point.update
+    once = {
+        "final_score/last": cell.last.headline,
+        "final_score/best": cell.best_headline,
+        "final_score/mean_of_last": cell.mean_of_last,
+        "model/parameters": cell.parameters,
+        "time/seconds_per_update": cell.seconds_per_update,
+        "train/loss": cell.loss,
+        **({} if cell.last.action_error is None else cell.last.action_error.scalars()),
+    }
+    for tag, value in once.items():
+        if value is not None:
+            yield tag, value, cell.updates
+    for cost in cell.action_cost:
+        yield "model/state_bytes", cost.state_bytes, cost.step
+        yield "time/microseconds_per_action", cost.microseconds, cost.step
+    # TensorBoard's x is an integer, and returns can be small.
+    largest = max((abs(float(score.target_return)) for score in cell.sweep), default=0.0) or 1.0
+    for score in cell.sweep:
+        x = round(100 * float(score.target_return) / largest)
+        yield "steering/achieved_return", score.return_mean, x
+        yield "steering/target_return", float(score.target_return), x

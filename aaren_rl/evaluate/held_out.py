@@ -25,6 +25,7 @@ from ..base.errors import DataError, UsageError, one_line
 from ..base.files import read_small
 from ..cli import progress_bar
 from ..envs import load_task
+from ..envs.data.draws import draw_weights
 from ..envs.data.episodes import Episodes, held_out
 from ..envs.load import OF_THE_TABLE
 from ..envs.local.noise import action_noise_variance
@@ -44,18 +45,32 @@ class HeldOut:
 
     episodes: Episodes
     floor: float | None = None  # the mean noise variance of the behavior policy in their states, if known
+    weights: npt.NDArray[np.float64] | None = None  # (E,), of their errors; None: all the same
 
 
-def keep_out(episodes: Episodes, share: float, seed: int) -> HeldOut | None:
-    """The episodes that `split` holds out, with their noise variance if it is known; None if there are too few."""
+def keep_out(
+    episodes: Episodes, share: float, seed: int, draws: str = "uniform", draw_share: float = 1.0
+) -> HeldOut | None:
+    """The episodes that `split` holds out, with their noise variance if it is known; None if there are too few.
+
+    The drawn distribution is the dataset: each has the weight with which it would be drawn. If all of those weights are
+    0, the best of the held-out episodes count.
+    """
     chosen = held_out(len(episodes), share, seed)
     if not chosen.size:
         return None
+    weights = draw_weights(episodes.returns, episodes.lengths, draws, draw_share)[chosen]
+    if not weights.any():
+        weights = draw_weights(episodes.returns[chosen], episodes.lengths[chosen], "best", draw_share)
     try:
         variance = action_noise_variance(episodes)
     except DataError:  # data options modified the local dataset, so steps no longer match its stored noise variance
         variance = None
-    return HeldOut(episodes.take(chosen), None if variance is None else float(variance[episodes.rows(chosen)].mean()))
+    floor = None
+    if variance is not None:
+        of_steps = np.repeat(weights, episodes.lengths[chosen])
+        floor = float(np.average(variance[episodes.rows(chosen)], weights=of_steps))
+    return HeldOut(episodes.take(chosen), floor, weights)
 
 
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
@@ -71,7 +86,7 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
     if not share:
         return None
-    return keep_out(all_episodes(run, card), share, seed)
+    return keep_out(all_episodes(run, card), share, seed, card.draws, card.draw_share)
 
 
 def all_episodes(run: Path, card: PolicyCard) -> Episodes:
@@ -87,7 +102,7 @@ def all_episodes(run: Path, card: PolicyCard) -> Episodes:
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
         raise DataError(
             f"{run}: {episodes.dataset} differs from the training data (mean return {now:.7g}, then {then:.7g}); train "
-            "the run again, or give other held-out episodes: evaluate --held-out FILE.hdf5"
+            "the run again"
         )
     return episodes
 
@@ -150,4 +165,5 @@ def action_error(
             bar.update(running)
     bar.close()
     right = correct.tolist() if policy.discrete else None
-    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right)
+    weights = None if held_out.weights is None else held_out.weights.tolist()
+    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right, weights)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..envs import Reference, normalized_score
+from ..envs.data.draws import effective
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import return_words
 
@@ -26,6 +27,7 @@ class ActionError:
     lengths: list[int]  # (E,), steps
     floor: float | None = None  # the mean noise variance of the behavior policy on these steps, where it is known
     correct: list[int] | None = None  # (E,), for discrete actions: steps with the most likely action in the data
+    weights: list[float] | None = None  # (E,), with which the episodes would be drawn in training; None: all the same
 
     @property
     def measure(self) -> str:
@@ -33,13 +35,17 @@ class ActionError:
 
     @property
     def mean(self) -> float:
-        """Mean over all steps."""
-        return sum(self.sums) / sum(self.lengths)
+        """Weighted mean over all steps."""
+        return self._mean(self.sums)
+
+    def _mean(self, sums: Sequence[float]) -> float:
+        weights = self.weights or [1.0] * len(sums)
+        return float(np.dot(weights, sums) / np.dot(weights, self.lengths))
 
     @property
     def accuracy(self) -> float | None:
         """The fraction of steps with the most likely action in the data; None for continuous actions."""
-        return None if self.correct is None else sum(self.correct) / sum(self.lengths)
+        return None if self.correct is None else self._mean(self.correct)
 
     @property
     def above_floor(self) -> float | None:
@@ -48,7 +54,7 @@ class ActionError:
 
     def interval(self) -> tuple[float, float]:
         """A 95% bootstrap interval of the mean, over episodes."""
-        return _interval(self.sums, self.lengths)
+        return _interval(self.sums, self.lengths, self.weights)
 
     def scalars(self) -> dict[str, float]:
         """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
@@ -73,6 +79,8 @@ class ActionError:
         own = "" if self.above_floor is None else f"; excess MSE {self.above_floor:.4f}"
         own += "" if self.accuracy is None else f"; accuracy {self.accuracy:.3f}"
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
+        if self.weights and min(self.weights) < max(self.weights):
+            of += f", weighted as they would be drawn ({effective(np.array(self.weights)):.0f} episodes effective)"
         return f"{self.mean:.4f} [{low:.4f}, {high:.4f}] over {of}{own}"
 
 
@@ -212,8 +220,11 @@ def bootstrap(
     return float(found.low), float(found.high)
 
 
-def _interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    total, steps = np.asarray(sums), np.asarray(counts)
+def _interval(
+    sums: Sequence[float], counts: Sequence[int], weights: Sequence[float] | None = None
+) -> tuple[float, float]:
+    total, steps = np.array([sums, counts]) * (1.0 if weights is None else weights)
+    total, steps = total[steps > 0], steps[steps > 0]
     return bootstrap(lambda drawn: total[drawn].sum(-1) / steps[drawn].sum(-1), [np.arange(len(total))])
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from ..base.errors import CheckpointError, UsageError
-from ..base.files import check_place, clear_leftovers, is_there
+from ..base.files import check_place, clear_leftovers, is_there, lock
 
 
 def holds_training(path: Path) -> bool:
@@ -24,9 +25,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     found = []
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, RecursionError, AttributeError):
+        with suppress(ValueError, TypeError, OverflowError, RecursionError, AttributeError):
             tree = json.loads(line)
-            if isinstance(tree.get("update"), int) and all(isinstance(value, int | float) for value in tree.values()):
+            if isinstance(tree.get("update"), int) and all(map(math.isfinite, tree.values())):
                 found.append(tree)
     return found
 
@@ -58,10 +59,8 @@ class RunFolder:
         self._made = [folder for folder in (path, *path.parents) if not folder.exists()]  # innermost first
         check_place(path)
         path.mkdir(parents=True, exist_ok=True)
-        # The system drops the lock with the process, however it ends: no stale lock is ever left.
-        self._lock = FileLock(path / ".lock", thread_local=False)
-        try:
-            self._lock.acquire(blocking=False)
+        try:  # the system drops the lock with the process, however it ends: no stale lock is ever left
+            self._lock = lock(path / ".lock")
         except Timeout:
             raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
         for folder in (path, path / "checkpoints"):

@@ -1,14 +1,13 @@
-"""The command train: configuration, batches, ranks, checkpoints and the loop. From Python: `train_policy`."""
+"""Training: `aaren-rl train`, and `train_policy` from Python."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from ..base.errors import UsageError
 from ..runs.folder import read_metrics
 
 if TYPE_CHECKING:
-    import gymnasium as gym
-
     from ..agents import Policy
     from ..envs import Episodes
 
@@ -57,7 +54,7 @@ class TrainingResult:
 
 
 def train_policy(
-    env: str | gym.Env[Any, Any] | None = None,
+    env: str | None = None,
     *,
     episodes: Episodes | None = None,
     agent: str | None = None,
@@ -80,8 +77,7 @@ def train_policy(
         policy, losses = result.policy, result.metrics["train/loss"]
 
     Args:
-        env: the task, such as "hopper-medium"; with `env_id`, `source` or `episodes`, a name for a custom dataset. With
-            `episodes` also a registered Gymnasium environment, in place of `env_id`.
+        env: the task, such as "hopper-medium"; with `env_id`, `source` or `episodes`, a name for a custom dataset.
         episodes: data of this program, as `Episodes.from_arrays` and `.from_trajectories` make them. They are saved in
             OUT/ENV/, as a file that `source` names from then on.
         agent: as `--agent`; "decision-aaren" unless `config` or the initial policy (`start_from`) sets another.
@@ -108,26 +104,36 @@ def train_policy(
         AarenRLError: any other error for which the command has an exit code.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
+    from .options import Request
     from .run import run_training
-    from .settings import Request, run_folder
 
-    save: Callable[[], object] | None = None
-    if episodes is None:
-        settings = {"env": env, **settings}
-    else:
-        from .data import own as own_episodes
-
-        settings, file = own_episodes.as_settings(episodes, env, Path(out), settings)
-        save = partial(own_episodes.save, episodes, file)
+    if episodes is not None:
+        if "source" in settings or not hasattr(episodes, "sha256"):
+            raise UsageError("episodes: make them with Episodes.from_arrays or .from_trajectories, without a source")
+        settings |= _saved(episodes, env, Path(out))
+    elif env is not None:
+        settings["env"] = env
     named = {**settings, "agent": agent, "seed": seed}
     typed = {name: _plain(name, value) for name, value in named.items() if value is not None}
     asked = Request(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
-    made = asked.config  # raises before the data are saved
-    if save is not None:
-        save()
-    if run_training(asked) > 128:
-        raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")
-    return TrainingResult(run_folder(made, asked.out))
+    if (code := run_training(asked)) > 128:
+        raise KeyboardInterrupt(f"stopped by signal {code - 128}; resume=True continues")
+    return TrainingResult(asked.folder)
+
+
+def _saved(episodes: Episodes, env: str | None, out: Path) -> dict[str, Any]:
+    """The settings of a run on these data, which are saved; a run on the same data finds the file again."""
+    from ..base.files import writing
+    from ..envs.data.hdf5 import write_hdf5
+    from ..envs.load import default_name
+
+    name = env or default_name(episodes.dataset or "own-data")
+    path = out / name / f"data-{episodes.sha256()[:12]}.hdf5"
+    if not path.exists():
+        with writing(path, "choose another folder (out)"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_hdf5(path, episodes, {"origin": "episodes given to train_policy"})
+    return {"env": name, "source": str(path)}
 
 
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401  a setting of any type

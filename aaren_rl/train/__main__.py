@@ -5,4 +5,4 @@ import sys
 from ..base.entry import start
 
 if __name__ == "__main__":
-    sys.exit(start(__package__))
+    sys.exit(start("aaren_rl.train.options"))

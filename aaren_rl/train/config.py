@@ -1,10 +1,24 @@
-"""The configuration of a run. Defaults are the recipe of Decision-Aaren; `Agent.settings` and presets.yaml differ."""
+"""What a run is: one tree of frozen dataclasses, its settings by name, and the YAML files that hold them.
 
+Defaults are the recipe of Decision-Aaren; `Agent.settings` and presets.yaml differ.
+"""
+
+import dataclasses
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ..agents.model.config import ModelConfig
+from ..base.entry import did_you_mean
+from ..base.errors import UsageError, one_line
+from ..base.files import read_small
+from ..base.json_dataclass import read
 from ..base.ranges import (
     BELOW_1,
     CONTEXT,
@@ -20,8 +34,11 @@ from ..base.ranges import (
     check_limits,
     setting,
 )
+from ..envs import find_task, task_name
 from ..envs.tasks.arguments import env_kwargs
 from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWN, ROLLOUTS
+
+D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 
 
 def _check(section: object, **choices: typing.Iterable[str]) -> None:
@@ -146,14 +163,14 @@ class RunConfig:
         if self.evaluation.target_return == AUTO and not able:
             raise ValueError("target_return: auto needs max_return_estimate and an agent conditioned on returns")
         if self.data.context == "tbptt" and not self.constant_state:
-            problem = "is not one with --rem-max-power" if self.keeps_values else "is not one"
-            raise ValueError(f"context: tbptt requires a recurrent agent; {self.agent} {problem}; use window")
+            raise ValueError(
+                f"context: tbptt requires a recurrent agent (without --rem-max-power), not {self.agent}; use window"
+            )
 
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The model configuration for an environment."""
-        data: dict[str, typing.Any] = {"observation_dim": observation_dim, "action_dim": action_dim}
-        data |= {"max_timestep": horizon, "discrete": discrete}
-        network = replace(self.network, mixer=self.mixer, **data)
+        sizes: dict[str, Any] = {"observation_dim": observation_dim, "action_dim": action_dim, "max_timestep": horizon}
+        network = replace(self.network, mixer=self.mixer, discrete=discrete, **sizes)
         if AGENTS[self.agent].conditioned:
             return network
         return replace(network, return_conditioned=False, max_return_estimate=False)
@@ -167,12 +184,9 @@ class RunConfig:
         """Whether the state of the mixer has a constant size, which truncated BPTT can carry."""
         from ..agents import MIXERS
 
-        return MIXERS[self.mixer].constant_state and not self.keeps_values
-
-    @property
-    def keeps_values(self) -> bool:
-        """Whether powers of the recurrence encoding keep the values of as many tokens."""
-        return self.mixer == "aaren-rsa" and bool(self.network.rem_max_power)
+        # Powers of the recurrence encoding keep the values of as many tokens.
+        keeps_values = self.mixer == "aaren-rsa" and bool(self.network.rem_max_power)
+        return MIXERS[self.mixer].constant_state and not keeps_values
 
 
 SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}
@@ -181,3 +195,130 @@ RUN = ("agent", "seed")  # settings outside the sections
 SETTINGS = {
     item.name: (section, item) for section, cls in SECTIONS.items() for item in fields(cls) if "help" in item.metadata
 }
+
+
+def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
+    """Build the configuration with these settings. For any other setting, the first of these that has it counts: the
+    initial policy, the preset for the agent, the built-in task, the preset "default", the defaults.
+
+    Raises UsageError as `build_config` or for an unknown preset, CheckpointError for an unreadable initial policy.
+    """
+    settings = dict(given)
+    if given.get("start_from") is not None:
+        from ..policies.folder import read_card
+
+        card = read_card(given["start_from"])
+        network = {name: value for name, value in card.model.items() if name in SETTINGS}
+        settings = {"agent": card.agent, "return_scale": card.return_scale, **network, **given}
+    agent = settings.get("agent", RunConfig.agent)
+    task = find_task(settings.get("env", ""))
+    of_task = {} if task is None else {"return_scale": D4RL_SCALE, **getattr(task, "settings", {})}
+    of_agent = preset_settings("default", agent)
+    # The best tenth is what 10 % BC is.
+    drawn = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}
+    settings = {**of_agent, **of_task, **drawn, **preset_settings(preset, agent), **settings}
+    # K of the rollout follows the length of the windows of --context window, unless it is given.
+    if "rollout_context" not in given and settings.get("context") == "window":
+        settings["rollout_context"] = settings.get("context_length", DataConfig.context_length)
+    return build_config(settings)
+
+
+def build_config(settings: Mapping[str, Any]) -> RunConfig:
+    """Build the configuration with these settings and defaults for the others.
+
+    Raises UsageError with the name of a setting that is unknown, of the wrong type or out of range.
+    """
+    tree = dataclasses.asdict(RunConfig())
+    for name, value in settings.items():
+        if name not in (*RUN, *SETTINGS):
+            raise UsageError(f"{name}: unknown setting{did_you_mean(name, SETTINGS)}")
+        (tree if name in RUN else tree[SETTINGS[name][0]])[name] = value
+    try:
+        return read(RunConfig, tree)
+    except ValueError as error:
+        raise UsageError(f"configuration: {error}") from error
+
+
+def preset_settings(preset: str, agent: str) -> dict[str, Any]:
+    """The settings of a preset for an agent. Raises UsageError for an unknown preset."""
+    known = presets()
+    if preset not in known:
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(known)}")
+    return {**known[preset].get("all", {}), **known[preset].get(agent, {})}
+
+
+def presets() -> dict[str, dict[str, dict[str, Any]]]:
+    """The presets of the package: for each, settings by agent or under "all". "default" has the agents' own."""
+    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **_shipped_presets()}
+
+
+@cache  # a sweep asks for every run
+def _shipped_presets() -> dict[str, dict[str, dict[str, Any]]]:
+    text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
+    shipped: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    return shipped
+
+
+def run_folder(config: RunConfig, out: Path) -> Path:
+    """The folder of a run: <out>/<task>/<agent>/seed<k>."""
+    data = config.data
+    return out / task_name(data.env, data.source, data.env_id) / config.agent / f"seed{config.seed}"
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """All settings by name."""
+    own = {name: getattr(config, name) for name in RUN}
+    return own | {name: getattr(getattr(config, section), name) for name, (section, _) in SETTINGS.items()}
+
+
+def to_yaml(config: RunConfig) -> str:
+    """All settings in sections, as in config.yaml."""
+    settings = settings_of(config)
+    tree: dict[str, Any] = {name: settings[name] for name in RUN}
+    for name, (section, _) in SETTINGS.items():
+        tree.setdefault(section, {})[name] = settings[name]
+    return yaml.safe_dump(tree, sort_keys=False)
+
+
+def read_settings(file: str | Path) -> dict[str, Any]:
+    """Read settings by name from a config.yaml of a run, or from a part of one.
+
+    Raises UsageError if they are not readable, not YAML or not settings. Nothing in the file is executed.
+    """
+    try:
+        given, tree = {}, yaml.load(read_small(Path(file)), _UniqueKeys)
+        if not isinstance(tree, dict):
+            raise ValueError("settings must be in sections, as in the config.yaml of a run")
+        for section, value in tree.items():
+            of_section = {section: value} if section in RUN else dict(value)
+            for name in of_section:
+                if section not in RUN and SETTINGS.get(name, ("",))[0] != section:
+                    raise UsageError(f"{section}: unknown key {name}")
+            given |= of_section
+        found = settings_of(build_config(given))  # checks all types; 1e-3, a text in YAML, becomes a number
+    # YAML numbers and dates can raise ValueError too; a section that is no mapping, TypeError.
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError, UsageError) as error:
+        raise UsageError(f"--config {file}: {one_line(error, 300)}") from error
+    return {name: found[name] for name in given}
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which YAML takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.YAMLError(f"key {twice} stands twice")
+        return super().construct_mapping(node, deep)
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration that a run was started with (config.yaml). Raises the errors of `read_settings`."""
+    return build_config(read_settings(path))
+
+
+def differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Requested settings that differ from those of a run, by name: "network.width (run: 16, requested: 32)"."""
+    differing = {name: value for name, value in asked.items() if there[name] != value}
+    full = {name: f"{SETTINGS[name][0]}.{name}" if name in SETTINGS else name for name in differing}
+    return [f"{full[name]} (run: {there[name]}, requested: {value})" for name, value in differing.items()]

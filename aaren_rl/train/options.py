@@ -1,21 +1,39 @@
-"""The command line of a training run, built from its settings. A sweep parses the arguments of its runs with it."""
+"""Train an agent offline, evaluate it in MuJoCo during training and save a policy folder: `aaren-rl train`.
+
+The command line is built from the settings; `train_policy` and a sweep ask for runs by the same `Request`.
+"""
 
 import argparse
 import typing
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..base.ranges import COUNT, SEED, THREADS, Range
-from ..cli import Parser, target_return
-from ..policies.names import AGENTS, AUTO
-from .config import RUN, SECTIONS, SETTINGS, RunConfig
-from .settings import Request, presets, settings_of
+from ..base.errors import UsageError
+from ..base.json_dataclass import check_type
+from ..base.ranges import COUNT, SEED, THREADS, Range, check_limits
+from ..cli import Parser, import_registering, run, target_return
+from ..envs import is_own, task_name
+from ..envs.load import default_name, expand
+from ..policies.names import AGENTS
+from .config import (
+    RUN,
+    SECTIONS,
+    SETTINGS,
+    RunConfig,
+    make_config,
+    presets,
+    read_settings,
+    run_folder,
+    settings_of,
+)
+
+OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
-RETURNS = ("target_return", "return_scale", "max_return_estimate")
-REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
 DESCRIPTION = """\
 Train an agent offline, on logs of your own or on a MuJoCo task, score it while
@@ -33,6 +51,68 @@ The dataset is D4RL's file if it is in ~/.d4rl/datasets (or $D4RL_DATASET_DIR). 
 on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for aaren-rl evaluate. Exit codes: 2 usage,
 3 data, 4 checkpoint, 5 environment, 6 numerics, 7 resources, 130 or 143 after Ctrl-C or SIGTERM, which save first.
 """
+
+
+@dataclass(frozen=True)
+class Request:
+    """A training run as a command line or `train_policy` asks for it, which documents the fields."""
+
+    typed: Mapping[str, Any]  # settings by name, given one by one; they override the file `config_file`
+    config_file: str | Path | None = None
+    preset: str = "default"
+    register: str | None = None
+    out: Path = Path("runs")
+    device: str = "auto"
+    threads: int | None = field(default=None, metadata={"limits": THREADS})
+    resume: bool = False
+    save_every: int | None = field(default=None, metadata={"limits": COUNT})
+    on_log: OnLog | None = None
+    memory_map: bool = False
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        try:
+            for name in ("preset", "device", "register", "threads", "save_every"):
+                check_type(getattr(self, name), hints[name], name)
+            for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
+                check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
+            check_limits(self)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All given settings. Raises the errors of `import_registering` and `read_settings`."""
+        import_registering(self.register)  # agents, too
+        given = {} if self.config_file is None else read_settings(self.config_file)
+        if "agent" in given:  # the file of a run, which sets what another agent or a preset would
+            if self.typed.get("agent", given["agent"]) != given["agent"]:
+                raise UsageError(f"--agent {self.typed['agent']}: --config has the settings of {given['agent']}")
+            if self.preset != "default":
+                raise UsageError(f"--preset {self.preset}: --config has all settings of a run")
+        settings = {**given, **self.typed}
+        return {**settings, "source": expand(settings["source"])} if "source" in settings else settings
+
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        """All given settings with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
+        settings = self.settings
+        source, env_id = settings.get("source", "auto"), settings.get("env_id")
+        if "env" not in settings and not is_own(source, env_id, default_name(source)):
+            raise UsageError("--env is missing, for example --env hopper-medium")
+        named = {"env": default_name(source), **settings}
+        task_name(named["env"], source, env_id)
+        return named
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The complete configuration. Raises the errors of `given` and of `make_config`."""
+        return make_config(self.given, self.preset)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the run. Raises the errors of `config`."""
+        return run_folder(self.config, self.out)
 
 
 def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:
@@ -96,28 +176,18 @@ def make_request(arguments: argparse.Namespace) -> Request:
     return Request(typed, config_file=given.get("config"), **others)
 
 
-def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
-    """One line per given setting that has no effect for this agent."""
-    from ..agents import MIXERS
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code."""
+    return run(make_parser(), _train, argv)
 
-    takes = MIXERS[config.mixer].takes
-    windows = ("window",) if config.constant_state else ("window", AUTO)
-    contexts = f"{config.data.context} contexts"
-    window = config.evaluation.rollout == "window" and "the rollout window"  # which computes exact attention
-    exact = window if config.mixer == "tree" else config.agent
-    no_bptt = config.data.context not in ("tbptt", *([AUTO] if config.constant_state else [])) and contexts
-    idle = {
-        "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
-        "context_length": config.data.context not in windows and contexts,
-        **dict.fromkeys(("tbptt_length", "tbptt_windows"), no_bptt),
-        "draw_share": config.data.draws == "uniform" and "--draws uniform",
-        "forget_gate": "forget_gate" not in takes and config.agent,
-        **dict.fromkeys(RETURNS, not AGENTS[config.agent].conditioned and config.agent),
-        "heads": "heads" not in takes and config.agent,
-        "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",
-        "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
-        **dict.fromkeys(("tree_budget", "tree_sampler"), exact),
-        **dict.fromkeys(REM, "rems" not in takes and config.agent),
-    }
-    found = {name.replace("_", "-"): who for name, who in idle.items() if who and name in typed}
-    return [f"note: --{name} has no effect with {who}" for name, who in found.items()]
+
+def _train(arguments: argparse.Namespace) -> int:
+    if arguments.help_all:
+        agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
+        print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
+        return 0
+    from .run import run_training  # takes seconds, which --help need not wait for
+    from .trainer import keep_freed_memory
+
+    keep_freed_memory()
+    return run_training(make_request(arguments))

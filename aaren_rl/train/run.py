@@ -5,39 +5,44 @@ does for all (`share`), what every process does, the writer first (`in_turn`), a
 """
 
 import dataclasses
+import math
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import yaml
+from torch import Tensor
 
-from ..base.errors import CheckpointError
+from ..base.errors import CheckpointError, NumericsError
 from ..base.files import is_there, write_text
+from ..base.json_dataclass import read
+from ..base.system import core_count
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
-from ..envs import D4RLTask
-from ..evaluate.scores import MEASURES, Score, above_data, mismatch
+from ..evaluate.held_out import SAME_MEAN
+from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, mismatch
 from ..evaluate.tables import format_table
-from ..policies.folder import CARD, SavedPolicy, load_policy, read_card
+from ..policies.folder import CARD, amend_card, has_policies, load_policy, read_card, save_policy
 from ..policies.names import AUTO, SOURCES, target_words
-from ..runs.folder import RunFolder, has_checkpoint, holds_training, read_metrics
+from ..runs.checkpoints import Checkpoint, add_checkpoint, newest_whole
+from ..runs.folder import RunFolder, holds_training, read_metrics
 from ..runs.metrics import Metrics
-from . import settings
-from .config import RunConfig
-from .data.load import TrainingData, constant_columns, load_data, require_room
-from .evaluation import complete, make_card
-from .fit import fit_estimators, note_on_fewer_steps
-from .options import remarks
+from .config import RunConfig, build_config, differences, preset_settings, read_config, settings_of, to_yaml
+from .data.load import TrainingData, constant_columns, load_data
+from .evaluation import behavior_mode, evaluate, make_card
+from .options import Request
 from .ranks import Ranks, join_ranks
-from .records import LOG_EVERY, Run
-from .settings import Request
 from .trainer import Trainer
 
+LOG_EVERY = 50  # gradient steps
 TIMESTEPS = 1000  # of a table of time steps at most, where no episode of the data is longer
+# Required keys of a checkpoint, besides those of a policy, and their types.
+TENSORS = ("sampler", "recent", "torch", "normalization")
+STATES = {"raw": dict, "ema": dict, "optimizer": dict} | dict.fromkeys(TENSORS, Tensor)
 
 
 def run_training(request: Request) -> int:
@@ -49,11 +54,9 @@ def run_training(request: Request) -> int:
     with join_ranks() as ranks, ExitStack() as held:
         plan = ranks.share(lambda: make_plan(request, held))
         data = ranks.in_turn(lambda: read_data(request, plan, ranks))
-        run = begin(request, plan, data, ranks)
+        run = Run(request, plan, data, ranks)
         with StopRequest() as stop:
-            on_writer(run, announce)
-            fit(run)
-            return train(run, stop, request.save_every)
+            return run.train(stop)
 
 
 @dataclass(frozen=True)
@@ -63,28 +66,22 @@ class Plan:
     config: RunConfig
     path: Path  # the run folder
     source: str | list[str]  # of the data: that of the configuration, or the version of it that a resumed run has
-    start_from: str | None  # initial policy; a run with a checkpoint no longer needs it
     timesteps: int | None  # rows of a table of time steps in a run to resume
 
 
 def make_plan(request: Request, held: ExitStack) -> Plan:
     """Choose the configuration, and lock the run folder for as long as `held` is open."""
-    config = request.config
-    for remark in remarks(config, request.typed):
-        print(remark, file=sys.stderr)
-    path = settings.run_folder(config, request.out)
-    folder = held.enter_context(RunFolder(path))
-    card = None
+    config, card = request.config, None
+    folder = held.enter_context(RunFolder(request.folder))
     if request.resume:
         config = config_to_resume(folder, request)
-        card = read_card(path) if is_there(path / "policy" / CARD) else None
+        card = read_card(folder.path) if is_there(folder.path / "policy" / CARD) else None
     else:
         folder.require_new()
     source = config.data.source
     if card is not None and isinstance(source, str) and source.startswith((AUTO, "minari")):
         source = card.same_source(source)
-    start = None if request.resume and has_checkpoint(path) else config.data.start_from
-    return Plan(config, path, source, start, None if card is None else card.model["max_timestep"])
+    return Plan(config, folder.path, source, None if card is None else card.model["max_timestep"])
 
 
 def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
@@ -93,179 +90,311 @@ def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
     Raises CheckpointError if other requested settings differ, unless nothing was saved yet.
     """
     folder.require_run()
-    config, path, given = settings.read_config(folder.path / "config.yaml"), folder.path, request.given
-    preset = {} if request.preset == "default" else settings.preset_settings(request.preset, request.config.agent)
+    path, preset = folder.path, request.preset
+    given = {**(preset_settings(preset, request.config.agent) if preset != "default" else {}), **request.given}
+    of_run = settings_of(read_config(path / "config.yaml"))
     if not holds_training(path):
-        if differing := "; ".join(settings.differences(config, preset | given)):
+        if differing := "; ".join(differences(of_run, given)):
             print(f"{path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
-        return settings.build_config({**settings.settings_of(config), **preset, **given})
-    changed: dict[str, Any] = {}
-    if given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
-        changed["updates"] = given["updates"]
-        if note := note_on_fewer_steps(config):
-            print(note, file=sys.stderr)
-    if "source" in request.typed and given["source"] != config.data.source:  # the checkpoint tells whose
-        changed["source"] = given["source"]
-        print(f"{path}: the data are {given['source']} from now on, no longer {config.data.source}", file=sys.stderr)
-    config = settings.build_config({**settings.settings_of(config), **changed})
-    if differing := "; ".join(settings.differences(config, given)):
+        return build_config({**of_run, **given})
+    if given.get("updates", 0) > of_run["updates"]:  # resuming may extend a run
+        of_run["updates"] = given["updates"]
+    if "source" in request.typed and given["source"] != of_run["source"]:  # the checkpoint tells whose
+        print(f"{path}: the data are {given['source']} from now on, no longer {of_run['source']}", file=sys.stderr)
+        of_run["source"] = given["source"]
+    if differing := "; ".join(differences(of_run, given)):
         raise CheckpointError(f"{path}: the run to resume differs in {differing}")
-    if differing := "; ".join(settings.differences(config, preset)):
-        print(f"{path}: keeps its settings, not those of --preset {request.preset}: {differing}", file=sys.stderr)
-    return config
+    return build_config(of_run)
 
 
-def read_data(request: Request, plan: Plan, ranks: Ranks) -> tuple[TrainingData, SavedPolicy | None]:
-    """The data on the device of this process, and the policy to start from."""
+def read_data(request: Request, plan: Plan, ranks: Ranks) -> TrainingData:
+    """The data on the device of this process."""
     import_registering(request.register)  # the writer has, for the configuration
     device = ranks.device(choose_device(request.device))
-    require_room(plan.config, device)
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    data = load_data(plan.config, plan.source, device, memory_map=request.memory_map, resumed=request.resume)
-    return data, None if plan.start_from is None else load_policy(plan.start_from)
+    torch.set_num_threads(request.threads or min(torch.get_num_threads(), core_count()))
+    return load_data(plan.config, plan.source, device, memory_map=request.memory_map, resumed=request.resume)
 
 
-def begin(request: Request, plan: Plan, read: tuple[TrainingData, SavedPolicy | None], ranks: Ranks) -> Run:
-    """The run before its next gradient step: new weights, those of a policy, or those of its last checkpoint."""
-    data, start = read
-    task, config = data.task, data.config
-    rows = plan.timesteps or min(task.data_horizon, max(TIMESTEPS, data.longest))
-    trainer = Trainer(config, data.steps, task.action_dim, task.data_horizon, ranks, max_timestep=rows)
-    if start is not None:
-        ranks.in_turn(lambda: start_from(trainer, start, config))
-    run = Run(data, plan.path, trainer, request.on_log)
-    if request.resume and (checkpoint := ranks.share(run.last_checkpoint)) is not None:
-        run.restore(checkpoint)
-    # After reading the data, so that a mistyped path leaves no run folder, and other data no trace in it.
-    asked = replace(config, data=replace(config.data, context=plan.config.data.context))  # "auto" stays
-    text = yaml.safe_dump(settings.to_dict(asked), sort_keys=False)
-    ranks.share(lambda: write_text(plan.path / "config.yaml", text))
-    return run
+class Run:
+    """A training run in progress. Only the writer logs, evaluates and saves."""
 
+    def __init__(self, request: Request, plan: Plan, data: TrainingData, ranks: Ranks) -> None:
+        """Begin with new weights, those of a policy, or those of the last checkpoint."""
+        self.data, self.config, self.task, self.path, self.ranks = data, data.config, data.task, plan.path, ranks
+        self.asked = plan.config  # as in config.yaml: the data settle what is left to them
+        self.save_every, self.on_log = request.save_every, request.on_log
+        self.recent: list[Tensor] = []  # loss and gradient norm of every step since the last log
+        self.seconds, self.timed = 0.0, 0  # of the gradient steps since the last log in this process, and their number
+        self.logged: dict[str, float] = {}  # the last log, by tag
+        self.last: Score | Unplayed | None = None  # the last evaluation
+        self.best: Score | Unplayed | None = None  # the evaluation of `policy_best`
+        rows = plan.timesteps or min(self.task.data_horizon, max(TIMESTEPS, data.longest))
+        sizes = self.task.action_dim, self.task.data_horizon
+        self.trainer = Trainer(self.config, data.steps, *sizes, ranks, max_timestep=rows)
+        checkpoint = ranks.share(self.last_checkpoint) if request.resume else None
+        if checkpoint is not None:
+            self.restore(checkpoint)
+        elif (name := self.config.data.start_from) is not None:
+            ranks.in_turn(lambda: self.trainer.start_from(load_policy(name), name))
+        # After reading the data, so that a mistyped path leaves no run folder, and other data no trace in it.
+        ranks.share(lambda: write_text(plan.path / "config.yaml", to_yaml(self.asked)))
 
-def start_from(trainer: Trainer, policy: SavedPolicy, config: RunConfig) -> None:
-    """Initialize the weights, their EMA and the normalization from a policy.
-
-    Raises CheckpointError if its model or the sizes of its environment differ.
-    """
-    own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
-    # Settings that weights do not depend on may differ: dropout, and rollout settings of tree attention.
-    free = ["dropout", "tree_budget", "tree_sampler"]
-    if not own["timestep_embedding"]:
-        free += ["max_timestep", "timestep_std"]
-    differing = [name for name, value in there.items() if name not in free and own[name] != value]
-    if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
-        raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
-    data, card = trainer.data, policy.card
-    statistics = torch.tensor([card.observation_mean, card.observation_std], dtype=torch.float64, device=data.device)
-    data.normalize_by(*statistics.to(data.observation_mean.dtype))
-    for model in (trainer.model, trainer.ema):
-        model.load_state_dict(policy.model.state_dict())
-
-
-def fit(run: Run) -> None:
-    """Fit the return estimate in steps of their own before the first gradient step of the policy."""
-    if run.trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
-        fit_estimators(run.trainer.model, run.trainer.ema, run.data)
-
-
-def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
-    """Train to the last gradient step. A signal saves a checkpoint and stops. Returns the exit code."""
-    trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
-    hidden = not ranks.is_writer
-    run.bar = progress_bar(total=updates, initial=trainer.update, desc=run.task.name, unit="update", disable=hidden)
-    try:
-        on_writer(run, catch_up)
-        while trainer.update < updates:
-            with run.watch:
+    def train(self, stop: StopRequest) -> int:
+        """Train to the last gradient step. A signal saves a checkpoint and stops. Returns the exit code."""
+        trainer = self.trainer
+        self.on_writer(self.announce)
+        if trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
+            trainer.fit_return_estimate()
+        shown: dict[str, Any] = {"total": self.updates, "initial": trainer.update, "desc": self.task.name}
+        self.bar = progress_bar(**shown, unit="update", disable=not self.ranks.is_writer)
+        try:
+            self.on_writer(self.catch_up)
+            while trainer.update < self.updates:
+                began = time.perf_counter()
                 loss_and_norm = torch.stack(trainer.step())
-            if ranks.is_writer:
-                run.recent.append(loss_and_norm)
-            run.bar.update()
-            number = ranks.agree(stop.signal)
-            for work in due(run, save_every):
-                on_writer(run, work)
-            if number is not None and trainer.update < updates:
-                on_writer(run, leave)
-                return 128 + number
-    finally:
-        run.close()
-    on_writer(run, report)
-    return 0
+                self.seconds, self.timed = self.seconds + time.perf_counter() - began, self.timed + 1
+                if self.ranks.is_writer:
+                    self.recent.append(loss_and_norm)
+                self.bar.update()
+                number = self.ranks.agree(stop.signal)
+                for work in self.due():
+                    self.on_writer(work)
+                if number is not None and trainer.update < self.updates:
+                    self.on_writer(self.leave)
+                    return 128 + number
+        finally:
+            self.bar.close()
+            if self.ranks.is_writer:
+                self.metrics.close()
+        self.on_writer(self.report)
+        return 0
+
+    def on_writer(self, work: Callable[[], None]) -> None:
+        """Run a function that logs, saves or prints on the writer, with the carried states of all processes."""
+        self.trainer.gather()
+        self.ranks.share(work)
+
+    @property
+    def updates(self) -> int:
+        """Gradient steps in all."""
+        return self.config.optimizer.updates
+
+    def is_due(self, every: int) -> bool:
+        """Whether an action every so many gradient steps, and after the last, is due now."""
+        return self.trainer.update % every == 0 or self.trainer.update == self.updates
+
+    def due(self) -> list[Callable[[], None]]:
+        """The actions due after the current gradient step."""
+        if self.is_due(self.config.evaluation.eval_every):
+            return [self.complete]
+        saves = self.save_every is not None and self.is_due(self.save_every)
+        return [*([self.log] if self.is_due(LOG_EVERY) else []), *([self.save] if saves else [])]
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """Whether the run ended between a checkpoint and the evaluation that was due, or lost a policy."""
+        evaluated = self.last is not None and self.last.updates == self.trainer.update and has_policies(self.path)
+        return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
+
+    @property
+    def headline(self) -> str:
+        """The name of the main score."""
+        if not self.task.env_id:
+            return f"held-out {MEASURES[self.trainer.data.discrete]}"
+        return "return" if self.task.reference is None else "normalized score"
+
+    def announce(self) -> None:
+        """Print a summary of the run and open the logs."""
+        config, trainer, episodes = self.config, self.trainer, self.data.steps.episodes
+        card = make_card(trainer, self.data)
+        for remark in episodes.notes:
+            print(f"{episodes.dataset}: {remark}")
+        print(
+            f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
+            f"{self.updates} gradient steps of about "
+            f"{config.data.steps_per_update} steps ({config.data.context} contexts), target return "
+            f"{target_words(card.target_return)}"
+        )
+        print(f"{SOURCES[episodes.source]}: {self.data.drawn}")
+        if note := constant_columns(trainer.data.statistics):
+            print(note)
+        if (held_out := self.data.held_out) is not None:
+            measure = MEASURES[trainer.data.discrete]
+            drawn = "" if config.data.draws == "uniform" else ", weighted as they would be drawn"
+            print(f"{len(held_out.episodes)} more episodes are held out to measure imitation ({measure}{drawn})")
+        elif config.data.held_out:
+            print("too few episodes to hold any out: imitation is not measured")
+        if self.ranks.size > 1:
+            print(f"{self.ranks.size} processes share every gradient step")
+        print(f"run folder: {self.path}")
+        apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
+        for note in filter(None, (apart, above_data([card.target_return], card))):
+            print(note, file=sys.stderr)
+        lines = [line for line in read_metrics(self.path) if line["update"] == trainer.update and "train/loss" in line]
+        self.logged = {tag: value for line in lines for tag, value in line.items() if tag != "update"}
+        # Drop lines that a pending evaluation will log again.
+        self.metrics = Metrics(self.path, trainer.update - self.owes_evaluation)
+        self.metrics.text("config", f"```yaml\n{to_yaml(config)}```")
+
+    def catch_up(self) -> None:
+        """Make the evaluation that the run owes."""
+        if self.owes_evaluation:
+            self.complete()
+
+    def complete(self) -> None:
+        """Save, log if due, evaluate and save the scores. A failed evaluation loses no gradient steps."""
+        self.save()
+        if self.is_due(LOG_EVERY):
+            self.log()
+        self.show(", evaluating")
+        self.evaluate()
+        self.show()
+        self.save()
+
+    def evaluate(self) -> None:
+        """Evaluate the EMA weights. Saves the policy, and the best one so far as `policy_best`."""
+        how, trainer, best = self.config.evaluation, self.trainer, self.path / "policy_best"
+        if at_end := trainer.update == self.updates:
+            self.data.returns.update(behavior_mode(self.data.steps.episodes, how.eval_seed))
+        card, self.last = evaluate(trainer, self.data, how.final_episodes if at_end else how.eval_episodes)
+        states = {"ema": trainer.ema.state_dict(), "raw": trainer.model.state_dict()}
+        save_policy(self.path / "policy", card, states)
+        lost = not is_there(best / CARD)  # a user may have deleted it
+        if self.best is None or self.last.headline > self.best.headline or lost:
+            self.best = self.last
+            save_policy(best, card, states)
+        elif at_end:  # it was saved before the return of the behavior policy was known
+            amend_card(best, data_returns=self.data.returns)
+        if at_end and (data := self.last.data()) is not None:
+            self.metrics.text("data", data)
+        error = self.last.action_error
+        told = [] if error is None else [f"held-out {error.short()}"]
+        if isinstance(self.last, Score):
+            told.insert(0, f"{self.headline} {self.last.headline_words}")
+        self.bar.write(f"gradient step {trainer.update}: {', '.join(told) or 'saved'}")
+        # At the end: a callback that stops at this score finds its policy saved.
+        self.tell(self.last.scalars())
+
+    def log(self) -> None:
+        """Log the means since the last log, or that one again, and show them on the progress bar."""
+        if self.recent:
+            began = time.perf_counter()
+            loss, norm = self.finite_losses().mean(0).tolist()  # waits for the GPU
+            self.seconds += time.perf_counter() - began
+            self.logged = {
+                "train/loss": loss,
+                "train/grad_norm": norm,
+                "train/learning_rate": self.trainer.optimizers.learning_rate,
+                **self.trainer.recurrence(),
+                # None if an evaluation is pending
+                **({"time/updates_per_second": self.timed / self.seconds} if self.timed else {}),
+            }
+            self.recent, self.seconds, self.timed = [], 0.0, 0
+        if self.logged:  # of an evaluation that is made again, unless its line was deleted
+            self.tell(self.logged)
+        self.show()
+
+    def tell(self, values: dict[str, float]) -> None:
+        """Log values, tag -> value, at the current gradient step."""
+        self.metrics.log(self.trainer.update, values)
+        if self.on_log is not None:
+            self.on_log(self.trainer.update, values)
+
+    def show(self, doing: str = "") -> None:
+        """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
+        loss = f"{self.logged['train/loss']:.4f}" if self.logged else "-"
+        score = (self.last and self.last.headline_words) or "-"
+        self.bar.set_postfix_str(f"loss {loss}, {self.headline} {score}{doing}", refresh=sys.stderr.isatty())
+
+    def save(self) -> None:
+        """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
+        recent = self.finite_losses()
+        scores = {"last": self.last, "best": self.best}
+        progress: dict[str, Any] = {name: score and dataclasses.asdict(score) for name, score in scores.items()}
+        progress |= {"data_sha256": self.data.sha256, "data": self.identity}
+        progress["settings"] = settings_of(self.asked)
+        states = self.trainer.states() | {"recent": recent}
+        add_checkpoint(self.path / "checkpoints", self.trainer.update, progress, states)
+
+    def finite_losses(self) -> Tensor:
+        """Losses and gradient norms since the last log, (steps, 2).
+
+        Raises NumericsError if one is not finite. The message names the first such step.
+        """
+        recent = torch.stack(self.recent) if self.recent else torch.zeros(0, 2)
+        good = recent.isfinite().all(1)
+        if bool(good.all()):
+            return recent
+        update = self.trainer.update - len(recent) + 1 + int(good.int().argmin())
+        kept = "nothing was saved yet"
+        if holds_training(self.path):
+            kept = f"the last good checkpoint is kept in {self.path / 'checkpoints'}"
+        rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
+        raise NumericsError(
+            f"loss or gradient is not finite at gradient step {update}; {kept}; {rate}use --precision float32"
+        )
+
+    @property
+    def identity(self) -> list[float]:
+        """What tells the data from others that have other digits: the number of steps, and the mean return."""
+        return [len(self.data.steps), self.data.returns["mean"]]
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint of a run, None before its first.
+
+        Raises CheckpointError if the run was trained on other data or with other settings until then.
+        """
+        checkpoint = find_checkpoint(self.path / "checkpoints")
+        if checkpoint is None:
+            print("no checkpoint yet: starting over", file=sys.stderr)
+            return None
+        episodes, then = self.data.steps.episodes, checkpoint.progress
+        # Local sets that other processors made may differ by rounding.
+        alike = np.allclose(self.identity, then.get("data") or math.nan, rtol=SAME_MEAN, atol=0)
+        if then.get("data_sha256") != self.data.sha256 and not (alike and episodes.source == "local"):
+            raise CheckpointError(
+                f"{self.path}: {episodes.dataset} has changed since the run was started: steps and mean return are "
+                f"{self.identity}, then {then.get('data')}; resume with the data of the run, or start a new one with "
+                "another --out"
+            )
+        now = settings_of(self.asked)
+        settings = {**now, **(then.get("settings") or {}), "updates": now["updates"], "source": now["source"]}
+        if changed := "; ".join(differences(settings, now)):
+            raise CheckpointError(
+                f"{self.path / 'config.yaml'}: has changed since the checkpoint: {changed}; undo that"
+            )
+        return checkpoint
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint. Raises CheckpointError if it does not fit."""
+        self.trainer.restore(checkpoint.number, checkpoint.states)
+        self.recent = list(checkpoint.states["recent"].to(self.trainer.data.device).unbind())
+        kind: type[Score | Unplayed] = Score if self.task.env_id else Unplayed
+        try:
+            scores = [checkpoint.progress.get(name) for name in ("last", "best")]
+            self.last, self.best = (None if tree is None else read(kind, tree) for tree in scores)
+        except ValueError as error:
+            raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
+
+    def leave(self) -> None:
+        """Save a checkpoint before the last gradient step, because of a signal."""
+        self.save()
+        self.bar.close()
+        print(f"stopped at gradient step {self.trainer.update}; --resume continues from here", file=sys.stderr)
+
+    def report(self) -> None:
+        """Print the scores of the last evaluation and the path of the policy."""
+        assert self.last is not None and self.best is not None
+        if isinstance(self.last, Score):
+            print(f"\n{format_table([self.last])}")
+        if self.last.action_error is not None:
+            print(f"held-out {self.last.action_error.measure}: {self.last.action_error}")
+        if self.best.updates != self.last.updates:
+            best = self.best.headline_words if self.task.env_id else f"{self.headline} {self.best.headline_words}"
+            print(f"best of the evaluations: {best} after {self.best.updates} gradient steps")
+        print(f"policy: {self.path / 'policy'}")
 
 
-def on_writer(run: Run, work: Callable[[Run], None]) -> None:
-    """Run a function that logs, saves or prints on the writer, with the carried states of all processes."""
-    run.trainer.gather()
-    run.trainer.ranks.share(partial(work, run))
-
-
-def due(run: Run, save_every: int | None) -> list[Callable[[Run], None]]:
-    """The actions due after the current gradient step."""
-    if run.is_due(run.config.evaluation.eval_every):
-        return [complete]
-    works = [(Run.log, run.is_due(LOG_EVERY)), (Run.save, save_every is not None and run.is_due(save_every))]
-    return [work for work, is_due in works if is_due]
-
-
-def announce(run: Run) -> None:
-    """Print a summary of the run and open the logs."""
-    config, trainer, episodes, card = run.config, run.trainer, run.data.steps.episodes, make_card(run)
-    for remark in episodes.notes:
-        print(f"{episodes.dataset}: {remark}")
-    print(
-        f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
-        f"{config.optimizer.updates} gradient steps of about "
-        f"{config.data.steps_per_update} steps ({config.data.context} contexts), target return "
-        f"{target_words(card.target_return)}"
-    )
-    print(f"{SOURCES[episodes.source]}: {run.data.drawn}")
-    if note := constant_columns(trainer.data.statistics):
-        print(note)
-    if (held_out := run.data.held_out) is not None:
-        measure = MEASURES[trainer.data.discrete]
-        print(f"{len(held_out.episodes)} more episodes are held out to measure imitation ({measure})")
-        if held_out.floor is None and episodes.source == "local":
-            changed = "data options modified the local dataset"
-            why = changed if isinstance(run.task, D4RLTask) else "datasets of built-in tasks do not store it"
-            print(f"noise variance unknown: {why}")
-    elif config.data.held_out:
-        print("too few episodes to hold any out: imitation is not measured")
-    if trainer.ranks.size > 1:
-        print(f"{trainer.ranks.size} processes share every gradient step")
-    print(f"run folder: {run.path}")
-    apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
-    for note in filter(None, (apart, above_data([card.target_return], card))):
-        print(note, file=sys.stderr)
-    lines = [line for line in read_metrics(run.path) if line["update"] == trainer.update and "train/loss" in line]
-    run.logged = {tag: value for line in lines for tag, value in line.items() if tag != "update"}
-    # Drop lines that a pending evaluation will log again.
-    run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
-    run.metrics.text("config", f"```yaml\n{yaml.safe_dump(settings.to_dict(config), sort_keys=False)}```")
-
-
-def catch_up(run: Run) -> None:
-    """Make the evaluation that the run owes."""
-    if run.owes_evaluation:
-        complete(run)
-
-
-def leave(run: Run) -> None:
-    """Save a checkpoint before the last gradient step, because of a signal."""
-    run.save()
-    run.bar.close()
-    print(f"stopped at gradient step {run.trainer.update}; --resume continues from here", file=sys.stderr)
-
-
-def report(run: Run) -> None:
-    """Print the scores of the last evaluation and the path of the policy."""
-    assert run.last is not None and run.best is not None
-    if isinstance(run.last, Score):
-        print(f"\n{format_table([run.last])}")
-    if run.last.action_error is not None:
-        print(f"held-out {run.last.action_error.measure}: {run.last.action_error}")
-    if run.best.updates != run.last.updates:
-        best = run.best.headline_words if run.task.env_id else f"{run.headline} {run.best.headline_words}"
-        print(f"best of the evaluations: {best} after {run.best.updates} gradient steps")
-    print(f"policy: {run.path / 'policy'}")
+def find_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest intact checkpoint of a run, or None before its first. Raises the errors of `newest_whole`."""
+    return newest_whole(folder, STATES, lambda found: found)

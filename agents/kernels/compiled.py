@@ -5,6 +5,7 @@ the kernel's file.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 import numba
@@ -27,11 +28,31 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
         kernel: Kernel
         try:
             kernel = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # no folder can be written to: every process compiles
+            _forgive(kernel._cache)  # type: ignore[attr-defined]
+        except (RuntimeError, OSError):  # no folder can be written to: every process compiles
             kernel = numba.njit(**options)(function)
         return kernel
 
     return decorate
+
+
+def _forgive(cache: Any) -> None:  # noqa: ANN401  Numba's
+    """A damaged file in the cache is compiled again, and what cannot be written is not."""
+    load, save = cache.load_overload, cache.save_overload
+
+    def load_or_clear(*arguments: Any) -> Any:  # noqa: ANN401
+        try:
+            return load(*arguments)
+        except Exception:  # unpickling damaged files raises any error
+            with suppress(OSError):
+                cache.flush()
+            return None
+
+    def save_if_possible(*arguments: Any) -> None:  # noqa: ANN401
+        with suppress(OSError, EOFError):
+            save(*arguments)
+
+    cache.load_overload, cache.save_overload = load_or_clear, save_if_possible
 
 
 def inlined(function: Kernel) -> Kernel:

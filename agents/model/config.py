@@ -43,7 +43,7 @@ class ModelConfig:
     action_dim: int = field(metadata={"limits": COUNT})
     mixer: str = "aaren"
     width: int = setting(128, "channels of a token", COUNT)
-    layers: int = setting(3, "number of blocks", COUNT)
+    layers: int = setting(3, "number of blocks", Range(1, 1000))
     heads: int = setting(4, "heads of a mixer", COUNT)
     dropout: float = setting(0.1, "dropout probability", BELOW_1)
     forget_gate: bool = setting(False, "of Aaren: every token fades those before it, by a gate per head")

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ...base import files
 from ...base.errors import DataError, UsageError, one_line
-from ...base.system import sync
+from ...base.files import sync
 
 _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\](:\d+)?|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
 _ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 4, 1.0, 30.0  # the pause doubles; the timeout is without a byte

@@ -25,8 +25,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import WrapperSpec
 
 from ...base.errors import DataError, UsageError, one_line
-from ...base.files import alone, sha256, writing
-from ...base.system import sync
+from ...base.files import alone, sha256, sync, writing
 from ..tasks.environment import close_env, entry_point_name, is_plain_argument, make_env
 from ..tasks.names import get_task
 from ..tasks.spaces import Layout, checked_layout, flat_size, is_vector

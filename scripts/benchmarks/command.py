@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.files import check_outputs, write_json, write_whole
-from aaren_rl.base.machine import Machine, torch_threads
 from aaren_rl.base.ranges import THREADS
 from aaren_rl.cli import Parser, import_registering, run
 
 from . import learning, memory, rollout, scan, steering, train
 from .harness import Figures
+from .machine import Machine, torch_threads
 
 # Each has HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which returns figures,
 # `show(figures)`, which returns the lines to print, and `plot(figures)`.

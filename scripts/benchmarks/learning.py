@@ -7,6 +7,7 @@ against that of the model in parallel.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,12 +23,10 @@ from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, keep_out
 from aaren_rl.policies.names import AGENTS, MARKS, label, style
-from aaren_rl.train.acceleration import keep_freed_memory
-from aaren_rl.train.config import RunConfig
+from aaren_rl.train.config import D4RL_SCALE, RunConfig, make_config
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.data.sampling import settle_context
-from aaren_rl.train.settings import D4RL_SCALE, make_config
-from aaren_rl.train.trainer import Stopwatch, Trainer
+from aaren_rl.train.trainer import Trainer, keep_freed_memory
 
 from .harness import COMPARABLE, Figures, parallel_actions, require, table
 from .plots import logarithmic
@@ -83,16 +82,17 @@ class Learner:
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         config = read_recipe(recipe, updates, seed)
         training = training.best(config.data.draw_share if config.data.draws == "best" else 1)
-        self.recipe, self.config = recipe, settle_context(config, training)
+        self.recipe, self.config = recipe, settle_context(config, float(training.lengths.mean()))
         data = StepData(training, self.config.data.return_scale or D4RL_SCALE)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
-        self.watch, self.points = Stopwatch(), list[Figures]()
+        self.seconds, self.points = 0.0, list[Figures]()
 
     def train(self, updates: int) -> None:
         """Take some more gradient steps."""
-        with self.watch:
-            for _ in range(updates):
-                self.trainer.step()
+        began = time.perf_counter()
+        for _ in range(updates):
+            self.trainer.step()
+        self.seconds += time.perf_counter() - began
 
     def policy(self) -> Policy:
         """The current policy of the EMA weights."""
@@ -104,7 +104,7 @@ class Learner:
         """Add a point to the curve."""
         error = action_error(self.policy(), held_out)
         low, high = error.interval()
-        point = {"updates": self.trainer.update, "seconds": self.watch.seconds, "error": error.mean}
+        point = {"updates": self.trainer.update, "seconds": self.seconds, "error": error.mean}
         self.points.append({**point, "low": low, "high": high})
 
 

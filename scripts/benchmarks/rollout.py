@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, PolicyState
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.machine import state_bytes
 from aaren_rl.cli import Parser, positive
+from aaren_rl.compare.measure import state_bytes
 from aaren_rl.policies.names import AGENTS, label
-from aaren_rl.train.settings import make_config
+from aaren_rl.train.config import make_config
 
 from .harness import COMPARABLE, CPU, Figures, in_turns, parallel_actions, ratio, require, seconds, table
 from .plots import logarithmic

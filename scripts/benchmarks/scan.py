@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from aaren_rl.agents import kernels, prefix_scan
 from aaren_rl.agents.scan.parallel import PARALLEL
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.machine import device_name
 from aaren_rl.cli import Parser, choose_device, positive
-from aaren_rl.train.acceleration import keep_freed_memory
+from aaren_rl.train.trainer import keep_freed_memory
 
 from .harness import Figures, Work, in_turns, ratio, require, table
+from .machine import device_name
 from .plots import logarithmic
 
 METHODS = (*kernels.TYPES, *PARALLEL)

@@ -22,16 +22,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from aaren_rl.agents import DecisionModel
 from aaren_rl.agents.model.decision import ACTED_ON
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.machine import device_name
 from aaren_rl.cli import Parser, choose_device, positive
 from aaren_rl.envs import Episodes, get_task
-from aaren_rl.train.acceleration import keep_freed_memory, uses_bfloat16
-from aaren_rl.train.config import RunConfig
+from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.data.batches import Batch, StepData, part
-from aaren_rl.train.settings import make_config
-from aaren_rl.train.trainer import Trainer, mean_error
+from aaren_rl.train.trainer import Trainer, keep_freed_memory, mean_error, uses_bfloat16
 
 from .harness import Figures, Work, in_turns, ratio, require, table
+from .machine import device_name
 from .peers import PEERS, make_peers
 
 Pair: TypeAlias = tuple[str, str]  # name and precision

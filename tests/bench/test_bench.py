@@ -14,13 +14,13 @@ from benchmarks import rollout as bench_rollout
 from benchmarks import scan as bench_scan
 from benchmarks import train as bench_train
 from benchmarks.command import main
+from benchmarks.machine import torch_threads
 from torch import Tensor
 
 from aaren_rl.agents import Attention, DecisionModel
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.agents.policy.compiled import CompiledStep
 from aaren_rl.base.errors import NumericsError
-from aaren_rl.base.machine import torch_threads
 
 pytestmark = pytest.mark.slow
 

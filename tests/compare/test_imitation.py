@@ -9,8 +9,8 @@ import pytest
 from synthetic import make_cell
 
 from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
 from aaren_rl.compare.report import format_comparison
+from aaren_rl.compare.statistics import imitation, imitation_difference_over_tasks, imitation_differences
 from aaren_rl.evaluate.scores import ActionError
 
 AGENTS = ("decision-aaren", "decision-transformer")

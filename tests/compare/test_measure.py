@@ -18,9 +18,8 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.cells import read_results, write_results
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
-from aaren_rl.evaluate.held_out import kept_episodes
 from aaren_rl.policies.folder import amend_card, read_card
-from aaren_rl.train.command import main as train
+from aaren_rl.train.options import main as train
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160 --threads 1".split()
 HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=(100.0, 54.43))
@@ -77,19 +76,6 @@ def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.Mo
             gather(run, HOW)
 
 
-def test_the_best_score_is_of_the_best_weights(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
-    amend_card(copied / "policy_best", updates=10)
-    load, loaded = gather_module.load_policy, list[Path]()
-
-    def seen(folder: Path) -> Policy:
-        loaded.append(folder)
-        return load(folder)
-
-    monkeypatch.setattr(gather_module, "load_policy", seen)
-    assert gather(copied, HOW).best.updates == 10 and loaded == [copied, copied / "policy_best"]
-
-
 def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
     config = copied / "config.yaml"
@@ -109,11 +95,6 @@ def test_negative_returns_and_a_speed_that_is_not_known(run: Path, tmp_path: Pat
     cell = gather(copied, dataclasses.replace(HOW, target_returns=None))
     assert [score.target_return for score in cell.sweep] == [-1400, -1200, -1000, -800, -600]
     assert cell.seconds_per_update is None
-
-
-def test_the_held_out_episodes_from_inside_the_policys_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(run / "policy")
-    assert len(kept_episodes(Path(), read_card(run)).episodes) > 1
 
 
 def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> None:
@@ -159,12 +140,3 @@ def test_seeds_of_one_agent_made_in_different_ways_are_refused(field, value):
     other = make_cell(agent="decision-transformer", seed=2)
     with pytest.raises(UsageError, match=rf"seed 0\) and .*seed 1\) cannot .*: {field} .* and {value!r}"):
         check_comparable([make_cell(), other, make_cell(seed=1, **{field: value})])
-
-
-def test_a_seed_counts_once_and_nothing_is_no_comparison():
-    with pytest.raises(UsageError, match=r"both decision-aaren on hopper-medium with training seed 0"):
-        check_comparable([make_cell(), make_cell(seed=1), make_cell()])
-    with pytest.raises(UsageError, match="no runs"):
-        check_comparable([])
-    with pytest.raises(UsageError, match=r": updates 1500 and 9; episodes 20 and 3$"):  # all differences
-        check_comparable([make_cell(), make_cell(0, seed=1, updates=9, episodes=3)])

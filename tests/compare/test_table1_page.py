@@ -16,7 +16,7 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.cells import Cell, write_results
 from aaren_rl.evaluate.scores import ActionError
 from aaren_rl.policies.names import AGENTS as KNOWN
-from aaren_rl.sweep.grid import read_grid
+from aaren_rl.sweep.sweep import read_grid
 
 PICTURES = {"scores.svg", "steering.svg", "forest.svg"}
 GRID = str(ROOT / "configs" / "local" / "benchmark.yaml")

@@ -9,10 +9,9 @@ import pytest
 import torch
 from policies import ACTION, HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_policy
 
-from aaren_rl.agents import MIXERS
 from aaren_rl.envs.data.episodes import Episodes
 from aaren_rl.evaluate import held_out
-from aaren_rl.evaluate.held_out import ActionError, HeldOut, action_error
+from aaren_rl.evaluate.held_out import ActionError, HeldOut, action_error, keep_out
 
 LENGTHS = (7, 1, 12, 12, 5)
 
@@ -50,7 +49,7 @@ def expected(policy, episodes: Episodes, context: int | None) -> list[float]:
     return sums
 
 
-@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "tree"])  # whose actions are approximate
+@pytest.mark.parametrize("mixer", ["aaren", "attention"])
 @pytest.mark.parametrize(("rollout", "context"), [("recurrent", None), ("window", 4)])
 def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episodes: Episodes) -> None:
     policy = dataclasses.replace(make_policy(mixer, rollout, context or 8), return_range=None)
@@ -81,3 +80,19 @@ def test_floor_and_interval() -> None:
     low, high = ActionError(many.tolist(), [1] * 400).interval()
     half = 1.96 * many.std() / 20  # of the normal distribution
     assert (many.mean() - low, high - many.mean()) == pytest.approx((half, half), rel=0.15)
+
+
+def test_errors_weigh_what_would_be_drawn() -> None:
+    """The best half of 200 episodes of 1,000 steps alone; and of what is held out the best, if none is drawn."""
+    rewards = np.repeat(np.arange(200.0), 1000)
+    many = Episodes.from_arrays(
+        np.zeros((200_000, 1)), np.zeros((200_000, 1)), rewards, ends=np.arange(1, 200_001) % 1000 == 0
+    )
+    half, few = keep_out(many, 0.1, 0, "best", 0.5), keep_out(many, 0.1, 0, "best", 0.005)
+    assert half is not None and few is not None
+    assert half.weights.tolist() == (half.episodes.returns >= 100_000).tolist()
+    assert few.weights.sum() == 1 and few.weights[few.episodes.returns.argmax()] == 1
+    drawn = keep_out(many, 0.1, 0, "return", 0.2).weights
+    assert drawn.argmax() == few.weights.argmax() and 0 < np.count_nonzero(drawn) < 12
+    error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], weights=[0.0, 1.0, 0.5])
+    assert error.mean == pytest.approx(5 / 20) and "2 episodes effective" in str(error)

@@ -21,8 +21,8 @@ from policies import ACTION, OBSERVATION, make_card, make_policy, onnx_policy_of
 from aaren_rl import load_policy
 from aaren_rl.agents import ROLLOUTS, SAMPLERS
 from aaren_rl.base.errors import NumericsError
-from aaren_rl.evaluate import command as evaluate_module
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate import evaluate as evaluate_module
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.export import command
 from aaren_rl.export.check import check
 from aaren_rl.export.command import main as export

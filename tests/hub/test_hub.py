@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from aaren_rl import load_policy
 from aaren_rl.base.errors import CheckpointError, UsageError
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.hub import from_pretrained, save_pretrained
 from aaren_rl.hub.command import main
 from aaren_rl.hub.folder import model_card, read_scores

@@ -21,11 +21,9 @@ from small_run import arguments, folder, records
 
 from aaren_rl.base.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep.command import main as sweep
-from aaren_rl.sweep.grid import Grid, read_grid
-from aaren_rl.sweep.pool import SweepError, request_run, train_all
-from aaren_rl.train.options import make_parser, make_request
-from aaren_rl.train.settings import Request
+from aaren_rl.sweep.sweep import Grid, SweepError, read_grid, request_run, train_all
+from aaren_rl.sweep.sweep import main as sweep
+from aaren_rl.train.options import Request, make_parser, make_request
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra: sweep)")
 RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
@@ -106,10 +104,9 @@ def test_a_killed_run_goes_on(tmp_path: Path, request: pytest.FixtureRequest, pl
     for one in requests:
         assert read_card(one.folder).updates == 20
         assert [line["update"] for line in records(one.folder) if "eval/mean_return" in line] == [5, 10, 15, 20]
-    # Resumed, not restarted: the events of before the kill are still there, and the log has two beginnings.
+    # Resumed, not restarted: the log has two beginnings.
     logs = [(one.folder / "train.log").read_text() for one in requests]
     assert [log.count("run folder:") for log in logs] == [1, 2, 1, 1, 1, 1] and killed != [0]
-    assert len(list(requests[1].folder.glob("events.*"))) == 2
 
     files = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
     assert train_all(requests, **where) == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
 from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.data.sampling import EpisodeSampler, MixedSampler, WindowSampler
+from aaren_rl.train.data.sampling import EpisodeSampler, WindowSampler
 
 
 def test_windows_are_cut_only_by_the_episodes_end() -> None:
@@ -58,18 +56,6 @@ def test_episodes_are_whole_and_equally_likely() -> None:
         begins += torch.bincount(torch.tensor(places, dtype=torch.long), minlength=len(begins))
     assert chisquare(counts.numpy()).pvalue > 0.01
     assert begins.sum() > 4 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
-
-
-def test_mixed_lengths_are_log_uniform() -> None:
-    """In one endless episode nothing cuts them: the logarithm's mean and spread are those of a uniform number."""
-    data = make_data((200_000,))
-    found = stretches(MixedSampler(data, 1000, 100_000).sample(generator()), data)
-    logs = np.log([length for _, first, length in found[:-1] if first < 199_000])
-    low, high = math.log(10), math.log(1000)
-    assert min(logs) >= low and max(logs) <= high and len(logs) > 300
-    error = (high - low) / math.sqrt(12 * len(logs))
-    assert abs(logs.mean() - (low + high) / 2) < 3 * error
-    assert abs((logs < (low + high) / 2).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(logs))
 
 
 def test_steps_are_normalized_by_the_data_sets_statistics() -> None:

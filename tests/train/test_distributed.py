@@ -19,10 +19,10 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 from aaren_rl.base.errors import UsageError
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train import ranks
-from aaren_rl.train.command import main as train
 from aaren_rl.train.data.batches import part
 from aaren_rl.train.data.sampling import TbpttSampler
-from aaren_rl.train.records import find_checkpoint
+from aaren_rl.train.options import main as train
+from aaren_rl.train.run import find_checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -81,17 +81,6 @@ def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: 
     assert {p.name for p in (run / "checkpoints").iterdir()} == {"00000010.pt", "00000020.pt"}
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
-@pytest.mark.parametrize("context", ["mixed", "window"])
-def test_two_gpus_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, context: str) -> None:
-    """Gradients go by NCCL. GPUs sum in another order, and AdamW divides what differs by the gradient's own size."""
-    kind = ("--context", context, "--rollout", "window" if context == "window" else "recurrent", "--device", "cuda")
-    assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
-    two(arguments(hopper_file, tmp_path / "two", *kind))
-    same(folder(tmp_path / "one"), folder(tmp_path / "two"), most=1e-4)
-
-
 @pytest.mark.slow
 def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: Path) -> None:
     """20 updates of two processes at once, and with a break; the masks are drawn anew for every update."""
@@ -136,12 +125,6 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
 def test_an_error_is_said_once(hopper_file: Path, tmp_path: Path, change: list[str], said: str) -> None:
     _, errors = two([*arguments(hopper_file, tmp_path), *change], code=1)
     assert errors.count(f"error: {said}") == 1
-
-
-@pytest.mark.slow
-def test_an_initial_policy_that_does_not_fit_is_said_once(trained_run: Path, hopper_file: Path, tmp_path: Path) -> None:
-    _, errors = two([*arguments(hopper_file, tmp_path), "--from", str(trained_run), "--width", "32"], code=1)
-    assert errors.count("error: --from") == 1
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

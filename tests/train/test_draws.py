@@ -11,10 +11,10 @@ from small_run import quick
 from windows import make_episodes
 
 from aaren_rl.envs import Episodes
+from aaren_rl.envs.data.draws import draw_weights, effective
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.data.draws import draw_weights, effective
 from aaren_rl.train.data.sampling import make_sampler
 
 RANDOM = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from small_run import quick, records
+from small_run import records
 
 from aaren_rl import load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
@@ -21,8 +21,7 @@ from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.hdf5 import write_hdf5
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import acceleration
-from aaren_rl.train.command import main as train
+from aaren_rl.train.options import main as train
 
 SMALL: dict[str, Any] = {
     "env": "hopper-medium", "width": 16, "layers": 1, "heads": 2, "updates": 4, "warmup_updates": 1, "threads": 1,
@@ -96,7 +95,6 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
         ({"device": None}, "device: None is not str"),
         ({"agent": ["bc"]}, "agent: .* is not str"),
         ({"env": 5}, "env: 5 is not str"),
-        ({"on_log": 3}, "on_log: must be a function, not 3"),
     ],
     ids=repr,
 )
@@ -104,18 +102,6 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper
     with pytest.raises(AarenRLError, match=message):
         train_policy(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
     assert not list(tmp_path.iterdir())
-
-
-def test_the_memory_of_the_caller_is_left_alone(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the command, whose process it is, has the system keep what it frees."""
-    called = []
-    monkeypatch.setattr(acceleration, "keep_freed_memory", lambda: called.append(1))
-    train_policy(**{**SMALL, "updates": 1}, source=hopper_file, out=tmp_path)
-    assert not called
-    quick(tmp_path / "command", hopper_file, "--updates 1")
-    assert called
 
 
 def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
-from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, Optimizers, orthogonalize
-from aaren_rl.train.settings import build_config
+from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, orthogonalize
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])  # of a wide one, some iterations are of its square alone
@@ -37,16 +35,3 @@ def test_agrees_with_torchs_own() -> None:
         its.step()
     # Both round to bfloat16 inside; a step is about 0.1 * 0.2 an element.
     torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)
-
-
-@pytest.mark.parametrize("mixer", MIXERS)
-def test_a_trunks_matrices(mixer: str) -> None:
-    model = DecisionModel(ModelConfig(5, 2, mixer, width=8, layers=2, heads=2))
-    optimizers = Optimizers(model, build_config({"optimizer": "muon"}).optimizer, torch.float32)
-    assert optimizers.muon is not None
-    taken = {id(p) for p in optimizers.muon.matrices}
-    trunk = {id(p): p for p in model.trunk.parameters()}
-    own = {"gru": 2, "mingru": 4}.get(mixer, 6)  # of a block; the GRU's own matrices are not of linear layers
-    assert len(taken) >= 2 * own and all(trunk[matrix].ndim == 2 for matrix in taken)
-    rest = {id(p) for group in optimizers.adamw.param_groups for p in group["params"]}
-    assert not rest & taken and rest | taken == {id(p) for p in model.parameters()}

@@ -10,10 +10,10 @@ from torch import Tensor
 from windows import SCALE, make_episodes
 
 from aaren_rl.agents import Policy
-from aaren_rl.train import acceleration
+from aaren_rl.train import trainer as trainer_module
+from aaren_rl.train.config import build_config
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.evaluation import acting_policy
-from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
 
 UPDATES = 8  # more of a size than are made before it is recorded
@@ -92,7 +92,7 @@ def test_it_goes_on_where_it_was(context: str, changes: dict[str, object]) -> No
 def test_an_update_does_not_wait_for_the_device(
     changes: dict[str, object], context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceleration, "EAGER", UPDATES)
+    monkeypatch.setattr(trainer_module, "EAGER", UPDATES)
     trainer = trained(context, updates=2, **changes)  # kernels are compiled, moments are made
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -109,7 +109,7 @@ def test_a_graph_is_the_update_it_replays(
 ) -> None:
     mine = trained(context, optimizer=optimizer, **changes)
     assert mine._learn._recorded
-    monkeypatch.setattr(acceleration, "EAGER", UPDATES)
+    monkeypatch.setattr(trainer_module, "EAGER", UPDATES)
     true = trained(context, optimizer=optimizer, **changes)
     torch.testing.assert_close(weights(mine) + ema(mine), weights(true) + ema(true), rtol=1e-5, atol=1e-6)
 

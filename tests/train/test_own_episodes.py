@@ -22,10 +22,10 @@ from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
 from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.export.command import main as export
-from aaren_rl.train.command import main as train
+from aaren_rl.train.options import main as train
 
 SMALL: dict[str, Any] = {
     "width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "threads": 1, "steps_per_update": 160,
@@ -89,27 +89,10 @@ def test_episodes_are_saved_beside_the_run_and_used_again(capsys: pytest.Capture
         train_policy("swing", episodes=made(1), env_id="Pendulum-v1", resume=True, **{**SMALL, "updates": 5})
 
 
-def test_a_gymnasium_environment_names_itself() -> None:
-    env = gym.make("Pendulum-v1", max_episode_steps=30)
-    run = train_policy(env, episodes=made(dataset="my swing"), **SMALL).folder
-    card = load_policy(run).card
-    assert run == Path("runs/my-swing/decision-aaren/seed0") and (card.env_id, card.horizon) == ("Pendulum-v1", 30)
-
-
-class Own(gym.Env[Any, Any]):
-    observation_space = gym.spaces.Box(-1, 1, (3,))
-    action_space = gym.spaces.Box(-2, 2, (1,))
-
-
 def test_what_does_not_go_with_episodes() -> None:
-    wrapped = gym.wrappers.ClipAction(gym.make("Pendulum-v1"))
     bad: list[tuple[dict[str, Any], str]] = [
         ({"episodes": [1, 2]}, "from_arrays"),
-        ({"episodes": made(), "source": "x.hdf5"}, "leave it out"),
-        ({"episodes": made(), "env": 3}, "a Gymnasium environment, not int"),
-        ({"episodes": made(), "env": Own()}, "not registered"),
-        ({"episodes": made(), "env": wrapped}, "is wrapped"),
-        ({"episodes": made(), "env": gym.make("Pendulum-v1"), "env_id": "Pendulum-v1"}, "leave one out"),
+        ({"episodes": made(), "source": "x.hdf5"}, "without a source"),
         ({"episodes": made(), "env": "../x", "env_id": "Pendulum-v1"}, "letters, digits"),
         ({"episodes": made(), "env_id": "Pendulum-v1", "updates": 0}, "updates"),
     ]

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from small_run import arguments, folder, quick, records
+from small_run import arguments, folder, records
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
-from aaren_rl.runs.folder import RunFolder, checkpoint_files
-from aaren_rl.sweep.pool import is_done, request_run
+from aaren_rl.runs.folder import checkpoint_files
+from aaren_rl.sweep.sweep import is_done, request_run
 from aaren_rl.train import evaluation
-from aaren_rl.train import trainer as trainer_module
-from aaren_rl.train.command import main as train
-from aaren_rl.train.records import find_checkpoint
-from aaren_rl.train.settings import read_config, settings_of
+from aaren_rl.train import run as run_module
+from aaren_rl.train.config import read_config, settings_of
+from aaren_rl.train.options import main as train
+from aaren_rl.train.run import find_checkpoint
 from aaren_rl.train.trainer import Trainer
 
 
@@ -150,22 +150,13 @@ def without_times(run: Path) -> list[dict[str, float]]:
     return [{tag: value for tag, value in line.items() if "per_second" not in tag} for line in records(run)]
 
 
-@pytest.mark.parametrize("name", [".git-settings", ".cache-0a1b2c3d", ".notes.tmp", ".policy.0a1b2c3d.tmp.bak"])
-def test_resuming_keeps_hidden_files_of_others(tmp_path: Path, name: str) -> None:
-    run = folder(tmp_path)
-    (run / name).mkdir(parents=True)
-    (run / ".mine-12345678").write_text("mine")
-    with RunFolder(run):
-        assert (run / name).is_dir() and (run / ".mine-12345678").read_text() == "mine"
-
-
 @pytest.mark.faults
 def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full when the best policy is saved; policy/ is already that of the last update."""
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
-    save = evaluation.save_policy
+    save = run_module.save_policy
 
     def failing(path: Path, card: Any, states: Any) -> None:
         if (path.name, card.updates) == ("policy_best", 20):
@@ -173,8 +164,8 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
         save(path, card, states)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "save_policy", failing)
-        patch.setattr(evaluation, "is_there", lambda _: False)  # any score is the best
+        patch.setattr(run_module, "save_policy", failing)
+        patch.setattr(run_module, "is_there", lambda _: False)  # any score is the best
         assert train(command) == 7
     job = request_run(settings_of(read_config(run / "config.yaml")), tmp_path)
     assert read_card(run).updates == 20 and not is_done(job)
@@ -203,24 +194,3 @@ def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path: Path) -> N
         add_checkpoint(tmp_path, number, {}, {})
     kept = [600, 650, 700][-KEPT:]
     assert [int(file.stem) for file in checkpoint_files(tmp_path)] == [*kept, 1000, 1500]
-
-
-@pytest.mark.parametrize("after", ["float32", "bfloat16"])
-def test_a_resumed_run_names_another_precision(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: str
-) -> None:
-    """--precision auto is bfloat16 on some processors only."""
-    monkeypatch.setattr(trainer_module, "uses_bfloat16", lambda *_: True)
-    run = quick(tmp_path, hopper_file)
-    assert read_card(run).versions["precision"] == "bfloat16"
-    monkeypatch.setattr(trainer_module, "uses_bfloat16", lambda *_: after == "bfloat16")
-    capsys.readouterr()
-    quick(tmp_path, hopper_file, "--resume --updates 9")
-    said = "note: the run was in bfloat16, this processor continues in float32 (--precision auto)\n"
-    assert (said in capsys.readouterr().err) == (after == "float32")
-    assert read_card(run).versions["precision"] == after
-
-
-def test_a_table_of_time_steps_has_no_rows_that_no_episode_reaches(tmp_path: Path, hopper_file: Path) -> None:
-    told = read_card(quick(tmp_path, hopper_file, "--timestep-embedding"))
-    assert told.model["max_timestep"] == 1000

@@ -9,8 +9,8 @@ import torch
 from aaren_rl.envs import Episodes, load_episodes
 from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.policies.names import return_words
+from aaren_rl.train.config import make_config
 from aaren_rl.train.data.load import choose_return_scale, load_data
-from aaren_rl.train.settings import make_config
 
 RNG = np.random.default_rng(0)
 DOSES = RNG.uniform(size=300)

@@ -5,18 +5,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ...base.entry import SMALLER
 from ...base.errors import DataError
 from ...base.ranges import RETURN_SCALE
-from ...base.system import require_memory
 from ...envs import Episodes, Reference, Task, load_task
+from ...envs.data.draws import draw_weights, effective
 from ...envs.data.episodes import held_out
 from ...envs.data.observations import Statistics
 from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
 from ...policies.names import DRAWN, return_words
 from ..config import RunConfig
 from .batches import StepData
-from .draws import draw_weights, effective
 from .sampling import settle_context
 
 NAMED = 12  # most columns of a note
@@ -34,11 +32,6 @@ class TrainingData:
     sha256: str  # of all episodes
     longest: int  # length of the longest of all episodes
     drawn: str  # what is drawn of which episodes, in words
-
-    @property
-    def identity(self) -> list[float]:
-        """What tells the data from others: the number of steps, and the mean return of all episodes."""
-        return [len(self.steps), self.returns["mean"]]
 
 
 def load_data(
@@ -58,23 +51,26 @@ def load_data(
         raise DataError(f"{error}{if_moved(source) if resumed else ''}") from error
     if (scale := data.return_scale) is None:
         scale = choose_return_scale(episodes)
-        config = replace(config, data=replace(config.data, return_scale=scale))
+        config = replace(config, data=replace(data, return_scale=scale))
         print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
     returns, lengths, asked = episodes.returns, episodes.lengths, (data.draws, data.draw_share)
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
     config = settle_context(config, float(np.average(lengths, weights=draw_weights(returns, lengths, *asked))))
-    apart = keep_out(episodes, data.held_out, config.seed)
     others = np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), data.held_out, config.seed))
-    weights = np.zeros(len(episodes))
-    weights[others] = draw_weights(returns[others], lengths[others], *asked)
+    kept, weights = draw_weights(returns[others], lengths[others], *asked), np.zeros(len(episodes))
+    weights[others] = kept
     actions = {name: getattr(task, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
     steps = StepData(episodes, scale, device, **actions, weights=weights)
-    told, kept = data_returns(episodes), weights[others]
+    best_first = np.sort(returns)[::-1]
+    tenth = best_first[: max(1, round(0.1 * len(episodes)))]
+    found = {"mean": best_first.mean(), "best_tenth": tenth.mean(), "best": best_first[0]}
+    told = {name: float(value) for name, value in found.items()}
     if episodes.source in ("file", "minari"):  # the task's own target is for other data
         task = replace(task, target_returns=(float(f"{told['best_tenth']:.4g}"),))
     mean, drawn_mean = (return_words(np.average(returns[others], weights=each)) for each in (None, kept))
     drawn = f"{lengths[others].sum():,} steps, {DRAWN[data.draws]}: {effective(kept):.0f} of {len(others)} episodes "
     drawn += f"effective, mean return {drawn_mean} of {mean}"
+    apart = keep_out(episodes, data.held_out, config.seed, *asked)
     return TrainingData(config, task, steps, apart, told, episodes.sha256(), int(lengths.max()), drawn)
 
 
@@ -93,13 +89,6 @@ def choose_return_scale(episodes: Episodes) -> float:
     return float(f"{min(max(scale, RETURN_SCALE.low), RETURN_SCALE.high):.2g}")
 
 
-def data_returns(episodes: Episodes) -> dict[str, float]:
-    """The returns of a dataset, as in `PolicyCard.data_returns`, without "mode"."""
-    best_first = np.sort(episodes.returns)[::-1]
-    best = best_first[: max(1, round(0.1 * len(episodes)))]
-    return {"mean": float(best_first.mean()), "best_tenth": float(best.mean()), "best": float(best_first[0])}
-
-
 def constant_columns(found: Statistics) -> str | None:
     """A note of the observation columns that are taken as constant, with what they hold; None: no column is."""
     columns = np.flatnonzero(found.constant)
@@ -107,21 +96,3 @@ def constant_columns(found: Statistics) -> str | None:
     more = "" if len(columns) <= NAMED else f" and {len(columns) - NAMED} more"
     whole = "" if found.mean.dtype == np.float64 else "; float32 holds 7 digits: store what moves less as float64"
     return f"observation columns taken as constant: {shown}{more}{whole}" if columns.size else None
-
-
-def require_room(config: RunConfig, device: torch.device) -> None:
-    """Raise ResourcesError if a run needs more memory than is free, before allocating anything."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    for what, needed in needed_bytes(config).items():
-        require_memory(needed, what, SMALLER, free=free)
-
-
-def needed_bytes(config: RunConfig) -> dict[str, int]:
-    """The minimum memory of a run: 10 matrices per block in float32, with gradient, EMA and one optimizer moment.
-
-    Activations kept for the backward pass: the input and the hidden MLP layer of every block, in bfloat16.
-    """
-    data, width, layers = config.data, config.network.width, config.network.layers
-    row = {"window": data.context_length, "tbptt": data.tbptt_length}.get(data.context, 0)
-    steps = max(data.steps_per_update, row)
-    return {"the model": 4 * 4 * 10 * layers * width**2, "a batch": 2 * (1 + 4) * 3 * steps * layers * width}

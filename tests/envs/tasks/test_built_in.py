@@ -26,11 +26,11 @@ from aaren_rl.envs import (
 )
 from aaren_rl.envs.local import sets as local_sets
 from aaren_rl.envs.local.noise import action_noise_variance
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep.pool import request_run
+from aaren_rl.sweep.sweep import request_run
 from aaren_rl.train import train_policy
-from aaren_rl.train.settings import make_config
+from aaren_rl.train.config import make_config
 
 SHA = "066e9efa"
 

@@ -17,11 +17,11 @@ from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
 from aaren_rl.envs.tasks.environment import own_task
-from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train.command import main as train
 from aaren_rl.train.data import load
 from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.options import main as train
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
 SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split()

@@ -1,4 +1,4 @@
-"""The machine a benchmark ran on, and the memory that a state takes."""
+"""The machine a benchmark ran on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from .system import processor_name
+from aaren_rl.base.system import processor_name
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,3 @@ def torch_threads(count: int) -> Iterator[None]:
 def device_name(device: torch.device) -> str:
     """The GPU's name, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def state_bytes(state: object) -> int:
-    """Bytes of the storages that a state's tensors and arrays keep alive, each counted once."""
-    leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor | np.ndarray)]
-    storages = [torch.as_tensor(leaf).untyped_storage() for leaf in leaves]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -10,7 +10,7 @@ Rebalancing", and Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Tr
 import numpy as np
 import numpy.typing as npt
 
-from ...envs.data.episodes import best_of
+from .episodes import best_of
 
 Weights = npt.NDArray[np.float64]
 

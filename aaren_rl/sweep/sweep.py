@@ -1,9 +1,10 @@
-"""Training runs, several at once: processes of this machine, or tasks of Ray. Either calls `train_one` for each run.
+"""Many training runs at once, on this machine's cores or on Ray: `aaren-rl sweep GRID`.
 
-`train_one` is resumable: what is finished is skipped, and a run whose process was killed goes on from its last
-checkpoint.
+Every run is a process of its own, or a task of Ray, so that one that dies takes no other with it. A sweep can be
+stopped and called again: finished runs are skipped, the others go on from their last checkpoint.
 """
 
+import argparse
 import logging
 import os
 import signal
@@ -13,22 +14,35 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from itertools import chain
 from multiprocessing import active_children, get_context, parent_process, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ..base.entry import explain
 from ..base.errors import AarenRLError, CheckpointError, UsageError, one_line
-from ..base.files import check_place
+from ..base.files import check_place, read_small
+from ..base.json_dataclass import read
 from ..base.ranges import GPUS
 from ..base.system import core_count
-from ..cli import Parser, StopRequest, positive, progress_bar
+from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
 from ..runs.folder import holds_training, is_finished, read_metrics
-from ..train.options import make_parser, make_request, remarks
-from ..train.settings import Request, differences, read_config, settings_of
+from ..train.config import differences, read_config, settings_of
+from ..train.options import Request, make_parser, make_request
 
+DESCRIPTION = """\
+Train a grid of runs, several at once; call it again to go on where it was stopped.
+
+  aaren-rl sweep local -- --updates 100                # briefly, 12 sets
+  aaren-rl sweep grid.yaml                             # yours
+  aaren-rl sweep grid.yaml --ray --gpus-per-run 0.25   # four runs on each GPU
+  aaren-rl sweep grid.yaml --ray 10.0.0.1:6379         # on a cluster
+"""
 RETRIES = 2  # of a run whose process was ended from outside
 POLL = 0.2  # seconds between looks at a stop request
 ENDED = 128 + signal.SIGTERM  # as the exit code of a run that something else ended
@@ -36,6 +50,77 @@ ENDED = 128 + signal.SIGTERM  # as the exit code of a run that something else en
 Outcome = tuple[int, str]  # exit code of a run, above 128 if a signal ended it, and the message of its error
 # What trains a run and returns its outcome, and what asks all runs to save and end, or forces them to.
 Place = tuple[Callable[[Request], Outcome], Callable[[bool], None]]
+PACKAGED = ("paper", "local")  # the grids that ship with the package
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    own, more = split_at_dashes(argv)
+    parser = Parser("sweep", DESCRIPTION, "GRID [options] [-- arguments of train for every run]")
+    grids = "a YAML file; paper: the 120 runs of the paper's Table 1; local: the same sets, made locally"
+    parser.add_argument("grid", metavar="GRID", help=grids)
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    add_places(parser)
+    parser.add_shared()
+    return run(parser, lambda arguments: _sweep(arguments, more), own)
+
+
+def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
+    registering = [] if arguments.register is None else ["--register", arguments.register]
+    requests = read_grid(arguments.grid).requests(arguments.out, [*registering, *more])
+    return train_all(requests, arguments.jobs, arguments.ray, arguments.gpus_per_run)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a comparison."""
+
+    preset: str  # of all runs
+    envs: list[str]  # tasks, or names of one's own for data that `data` or `settings` name
+    agents: list[str]  # names in AGENTS
+    seeds: list[int]  # training seeds
+    agent_seeds: dict[str, list[int]] = field(default_factory=dict)  # the same, for the runs of one of `agents`
+    settings: dict[str, Any] = field(default_factory=dict)  # of `aaren_rl.train`, for all runs
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same, for the runs of one of `envs`
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no run would miss; the settings of a run are checked with the run."""
+        for what, given, known in (("agent_seeds", self.agent_seeds, self.agents), ("data", self.data, self.envs)):
+            if unknown := [name for name in given if name not in known]:
+                raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(known)}")
+        if own := {"env", "agent", "seed"} & set(chain(self.settings, *self.data.values())):
+            raise ValueError(f"settings, data: {', '.join(sorted(own))}: the lists of the grid have it")
+        if not all((self.envs, self.agents, self.seeds, *self.agent_seeds.values())):
+            raise ValueError("envs, agents, seeds and those of agent_seeds must not be empty")
+
+    def requests(self, out: Path, more: Sequence[str] = ()) -> list[Request]:
+        """A run for each combination, in folders under `out`; `more` are arguments for every run."""
+        # Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
+        seeds = dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
+        combinations = [
+            {"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}
+            for s in seeds
+            for e in dict.fromkeys(self.envs)
+            for a in dict.fromkeys(self.agents)
+            if s in self.agent_seeds.get(a, self.seeds)
+        ]
+        return [request_run(given, out, more, self.preset) for given in combinations]
+
+
+def read_grid(name: str) -> Grid:
+    """The grid of a YAML file, or the packaged one of a name in PACKAGED.
+
+    Raises UsageError if it is not readable, or not a grid; the message names what does not fit.
+    """
+    try:
+        if name in PACKAGED:
+            text = resources.files(f"aaren_rl.configs.{name}").joinpath("table1.yaml").read_text(encoding="utf-8")
+        else:
+            text = read_small(Path(name))
+        return read(Grid, yaml.safe_load(text))
+    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
+        what = "a grid has preset, envs, agents, seeds and, where wanted, agent_seeds, settings and data"
+        raise UsageError(f"{name}: {one_line(error, 2000)}; {what}") from error
 
 
 class SweepError(AarenRLError):
@@ -78,7 +163,7 @@ def is_done(request: Request) -> bool:
     if not ((run / "config.yaml").exists() and holds_training(run)):
         return False
     asked = {name: value for name, value in settings_of(config).items() if value is not None}  # None: of the data
-    if differing := differences(read_config(run / "config.yaml"), asked):
+    if differing := differences(settings_of(read_config(run / "config.yaml")), asked):
         raise CheckpointError(f"{run}: holds a run that differs in {'; '.join(differing)}; choose another --out")
     return has_policies(run) and is_finished(read_metrics(run), config.optimizer.updates)
 
@@ -95,8 +180,8 @@ def train_one(request: Request, folder: str) -> Outcome:
         for stream in (1, 2):  # standard output and error, of libraries too
             os.dup2(log.fileno(), stream)
     try:
-        from ..train.acceleration import keep_freed_memory
         from ..train.run import run_training
+        from ..train.trainer import keep_freed_memory
 
         keep_freed_memory()
         return run_training(replace(request, resume=holds_training(request.folder))), "ended by a signal"
@@ -128,8 +213,6 @@ def train_all(
         CheckpointError: a folder holds a run with other settings.
         SweepError: a run failed; the message ends with that of its error.
     """
-    for note in dict.fromkeys(note for one in requests for note in remarks(one.config, one.typed)):
-        print(note, file=sys.stderr)
     waiting = [request for request in requests if not is_done(request)]
     print(f"{len(requests)} runs, {len(requests) - len(waiting)} of them finished before")
     if not waiting:

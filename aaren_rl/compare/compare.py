@@ -12,8 +12,8 @@ from ..cli import Parser, import_registering, positive, progress_bar, run, shell
 from ..envs import get_task, is_own, task_name
 from ..envs.load import default_name
 from ..policies.names import AGENTS, find_agent, listed
-from ..sweep.pool import add_places, request_run, train_all
-from ..train.settings import Request
+from ..sweep.sweep import add_places, request_run, train_all
+from ..train.options import Request
 from .cells import write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
@@ -62,14 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
     # Late: these take seconds, which --help and mistakes on the command line need not wait for.
-    from ..base.machine import torch_threads
+    import torch
+
     from ..evaluate.scores import above_data
     from ..policies.folder import read_card
     from .figures import figures
-    from .imitation import imitation, imitation_differences
     from .measure import Evaluation, gather, measured_on
-    from .report import format_comparison, write_report
-    from .tensorboard import write_board
+    from .report import format_comparison, write_board, write_report
+    from .statistics import imitation, imitation_differences
 
     import_registering(arguments.register)
     jobs = _jobs(arguments)
@@ -80,8 +80,8 @@ def compare(arguments: argparse.Namespace) -> int:
         print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
     episodes, in_sweep = arguments.episodes, max(1, arguments.episodes // 2)
     how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns)
-    # Times of an action are taken on one thread, as a small robot's computer would have.
-    with torch_threads(1), progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
+    torch.set_num_threads(1)  # as a small robot's computer would have: times of an action are taken
+    with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
         cells = [gather(j.folder, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
     cards = [card for card in (read_card(job.folder) for job in jobs[::-1]) if card.return_range is not None]
     for env, card in {card.env: card for card in cards}.items():

@@ -1,0 +1,224 @@
+"""Score a trained policy in MuJoCo: `aaren-rl evaluate RUN`."""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ..agents.policy.base import BasePolicy
+from ..base.errors import CheckpointError, UsageError
+from ..base.files import check_outputs, write_json
+from ..base.ranges import CONTEXT, SEED, TEMPERATURE
+from ..cli import Parser, choose_device, import_registering, positive, run, target_return
+from ..envs import LocalTask, get_task
+from ..envs.data.minari import new_minari_folder, write_minari
+from ..envs.simulation.rollout import Recorder
+from ..envs.tasks.arguments import env_kwargs
+from ..envs.tasks.environment import has_no_limit
+from ..policies.card import PolicyCard, card_from_json, task_fields
+from ..policies.names import ROLLOUTS, WEIGHTS, target_words
+from ..runtime import load_policy
+from .held_out import action_error, kept_episodes
+from .play import EpisodePlan, play
+from .scores import ActionError, Score, above_data, mismatch
+from .tables import format_overview, format_table, write_episodes
+from .video import EPISODES, Video
+
+DESCRIPTION = """\
+Play episodes with a trained policy and print its returns and D4RL-normalized scores.
+
+  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
+  aaren-rl evaluate RUN --target-return 1800 3600 auto --json scores.json
+  aaren-rl evaluate runs/hopper-medium/*/seed0   # several, with intervals
+  aaren-rl evaluate RUN --held-out               # without a simulator
+  aaren-rl evaluate RUN --video hopper.gif       # .mp4 needs ffmpeg
+  aaren-rl evaluate policy.onnx                  # an exported policy
+"""
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("evaluate", DESCRIPTION, "RUN [RUN ...] [options]")
+    add = parser.add_argument
+    runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
+    add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
+    add("--episodes", type=positive, metavar="N", default=20, help="episodes per target return [20]")
+    returns = "target returns; auto: the maximum achievable return at every step (as in training)"
+    add("--target-return", type=target_return, metavar="R", nargs="+", help=returns)
+    add("--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)")
+    add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
+    sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
+    add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
+    add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
+    add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    longer = "evaluate in a built-in task of the same sizes, such as tmaze-10000, a longer corridor"
+    add("--env", metavar="TASK", help=longer)
+    add("--env-id", metavar="ID", help="evaluate in another environment, such as Hopper-v5: raw returns")
+    add("--env-kwargs", metavar="JSON", help="other arguments of the environment, as a JSON object: raw returns")
+    add("--held-out", action="store_true", help="also the action error on the held-out episodes of the run")
+    add("--json", type=Path, metavar="FILE", help="write a list, one object per target return")
+    add("--csv", type=Path, metavar="FILE", help="write one row per episode")
+    add("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
+    add("--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]")
+    add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
+    parser.add_shared(device="cpu")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code."""
+    return run(make_parser(), evaluate, argv)
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Evaluate every policy, print the tables and write the files. Returns the exit code."""
+    check_outputs({f"--{option}": getattr(arguments, option) for option in ("json", "csv", "video")})
+    for option in ("video", "record_minari"):
+        if getattr(arguments, option) is not None and len(arguments.runs) > 1:
+            raise UsageError(f"--{option.replace('_', '-')}: takes one policy, not {len(arguments.runs)}")
+    if arguments.record_minari is not None:
+        new_minari_folder(arguments.record_minari)
+    import_registering(arguments.register)
+    found: list[tuple[str, Score]] = []
+    for path in arguments.runs:
+        policy, card, weights = open_policy(path, arguments)
+        card = in_environment(card, arguments)
+        _evaluate_one(path, policy, card, weights, arguments, found)
+    if len(arguments.runs) > 1:
+        print(format_overview(found))
+    return 0
+
+
+def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[BasePolicy, PolicyCard, str]:
+    """The policy of a folder or an exported file, its card, and the name of its weights.
+
+    Raises UsageError for an option that does not go with it, CheckpointError where it cannot be loaded.
+    """
+    chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
+    if not path.is_file() and path.suffix != ".onnx":  # where it is missing, torch may be, too
+        from ..policies import folder
+
+        device = choose_device(arguments.device)
+        saved = folder.load_policy(path, **chosen, device=device)
+        try:
+            acting = dataclasses.replace(saved, temperature=arguments.temperature)
+        except ValueError as error:
+            raise UsageError(f"--{error}") from error
+        return acting, saved.card, arguments.weights or saved.card.weights
+    if fixed := [f"--{name.replace('_', '-')}" for name, asked in chosen.items() if asked is not None]:
+        raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export the policy again with other options")
+    if arguments.device not in ("auto", "cpu"):
+        raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
+    policy = load_policy(path, temperature=arguments.temperature)
+    try:
+        card, precision = card_from_json(policy.card), str(policy.export["precision"])
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: its card cannot be used: {error}; export the policy again") from error
+    return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+
+
+def in_environment(card: PolicyCard, arguments: argparse.Namespace) -> PolicyCard:
+    """The card of a policy in the environment that is asked for; its own by default.
+
+    Reference returns and those of the data are valid in one environment only, and are left out elsewhere. Raises
+    UsageError where the arguments cannot be used.
+    """
+    env_id, given = arguments.env_id or card.env_id, arguments.env_kwargs
+    try:
+        kwargs = {**card.env_kwargs, **env_kwargs(given)}
+    except ValueError as error:
+        raise UsageError(f"--env-kwargs {error}") from error
+    if given is not None and not env_id:
+        raise UsageError("--env-kwargs: the policy was trained without an environment; add --env-id ID")
+    if (env_id, kwargs) != (card.env_id, card.env_kwargs):
+        if "max_episode_steps" not in kwargs and has_no_limit(env_id):
+            kwargs["max_episode_steps"] = card.horizon
+            print(f"note: {env_id} has no time limit: episodes end after {card.horizon:,} steps", file=sys.stderr)
+        unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
+        card = dataclasses.replace(card, env_id=env_id, env_kwargs=kwargs, **unknown)
+    if arguments.env is None:
+        return card
+    if not isinstance(task := get_task(arguments.env), LocalTask) or arguments.env_id is not None:
+        raise UsageError(
+            f"--env {arguments.env}: takes a built-in task, without --env-id; --env-id {task.env_id} plays it"
+        )
+    fields = task_fields(task) | {"data_returns": card.data_returns if task.dataset == card.dataset else {}}
+    fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the default of the policy
+    return dataclasses.replace(card, **fields)
+
+
+def _evaluate_one(
+    path: Path,
+    policy: BasePolicy,
+    card: PolicyCard,
+    weights: str,
+    arguments: argparse.Namespace,
+    found: list[tuple[str, Score]],
+) -> None:
+    """Print the scores of a policy, and add them to those `found`."""
+    error = None
+    if arguments.held_out:
+        if (held_out := kept_episodes(path, card)) is None:
+            raise UsageError(f"--held-out: {path} has no held-out episodes")
+        error = action_error(policy, held_out, card.action_low, card.action_high)
+    if card.env_id:
+        _play(path, policy, card, weights, arguments, error, found)
+    elif error is None:
+        raise UsageError(
+            f"{path} was trained without an environment, so there is none to play; name one with --env-id ID, or "
+            "measure the action error alone with --held-out"
+        )
+    if error is not None:
+        print(f"held-out {error.measure}: {error}")
+
+
+def _play(
+    path: Path,
+    policy: BasePolicy,
+    card: PolicyCard,
+    weights: str,
+    arguments: argparse.Namespace,
+    error: ActionError | None,
+    found: list[tuple[str, Score]],
+) -> None:
+    """Play the episodes, print their scores and write the files."""
+    asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
+    apart = mismatch(card.context, card.context_length, policy.rollout, policy.context_length)
+    for note in filter(None, (apart, above_data(asked, card))):
+        print(note, file=sys.stderr)
+    recorder = None if arguments.record_minari is None else Recorder()
+    filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode
+    with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
+        how: dict[str, Any] = {"on_action": None if video is None else video.note, "recorder": recorder}
+        scores = play(policy, card, EpisodePlan(weights, arguments.episodes, asked, seed, **how))
+        scores = [dataclasses.replace(score, action_error=error) for score in scores]
+        print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
+        found.extend((str(path), score) for score in scores)
+        # After every policy: the files keep its scores where its video or a later policy fails.
+        if arguments.json is not None:
+            write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
+        if arguments.csv is not None:
+            write_episodes(arguments.csv, found)
+        if recorder is not None:
+            print(_record(recorder, arguments.record_minari, card, scores))
+        if video is not None:
+            print(video.write(scores[0]))
+
+
+def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
+    episodes, finals = recorder.episodes(dataset_id, card.env_id)
+    asked = ", ".join(target_words(score.target_return) for score in scores)
+    references = card.reference_returns
+    folder = write_minari(
+        dataset_id,
+        episodes,
+        env_id=card.env_id,
+        env_kwargs=card.env_kwargs,
+        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; target returns {asked}",
+        reference_returns=None if references is None else (references[0], references[1]),
+        final_observations=finals,
+    )
+    return f"{folder}: {len(episodes)} episodes, {episodes.n_steps:,} steps; read it with --source minari:{dataset_id}"
