@@ -1,7 +1,6 @@
 """Train, score and compare agents over several seeds: `aaren-rl compare`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from ..base.ranges import RETURN, SEED
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import get_task, is_own, task_name
 from ..envs.load import default_name
-from ..policies.names import AGENTS, find_agent, listed
+from ..policies.names import AGENTS, listed
 from ..sweep.sweep import add_places, request_run, train_all
 from ..train.options import Request
 from .cells import write_results
@@ -64,8 +63,6 @@ def compare(arguments: argparse.Namespace) -> int:
     # Late: these take seconds, which --help and mistakes on the command line need not wait for.
     import torch
 
-    from ..evaluate.scores import above_data
-    from ..policies.folder import read_card
     from .figures import figures
     from .measure import Evaluation, gather, measured_on
     from .report import format_comparison, write_board, write_report
@@ -76,17 +73,11 @@ def compare(arguments: argparse.Namespace) -> int:
     if code := train_all(jobs, arguments.jobs, arguments.ray, arguments.gpus_per_run):
         return code
     returns = arguments.target_returns and tuple(arguments.target_returns)
-    if returns and not any(find_agent(agent).conditioned for agent in arguments.agents):
-        print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
     episodes, in_sweep = arguments.episodes, max(1, arguments.episodes // 2)
     how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns)
     torch.set_num_threads(1)  # as a small robot's computer would have: times of an action are taken
     with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
         cells = [gather(j.folder, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
-    cards = [card for card in (read_card(job.folder) for job in jobs[::-1]) if card.return_range is not None]
-    for env, card in {card.env: card for card in cards}.items():
-        if note := above_data([card.target_return, *(returns or ())], card):
-            print(f"{env}: {note}", file=sys.stderr)
     settings = {
         "command": arguments.line,
         "preset": jobs[0].preset,

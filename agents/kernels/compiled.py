@@ -28,7 +28,7 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
         kernel: Kernel
         try:
             kernel = numba.njit(cache=True, **options)(function)
-            _forgive(kernel._cache)  # type: ignore[attr-defined]
+            _forgive(getattr(kernel, "_cache", None))
         except (RuntimeError, OSError):  # no folder can be written to: every process compiles
             kernel = numba.njit(**options)(function)
         return kernel
@@ -37,7 +37,9 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
 
 
 def _forgive(cache: Any) -> None:  # noqa: ANN401  Numba's
-    """A damaged file in the cache is compiled again, and what cannot be written is not."""
+    """A damaged file in the cache is compiled again, and what cannot be written is not. None: Numba is turned off."""
+    if cache is None:
+        return
     load, save = cache.load_overload, cache.save_overload
 
     def load_or_clear(*arguments: Any) -> Any:  # noqa: ANN401

@@ -57,19 +57,6 @@ def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, caps
     assert [p.stat().st_mtime_ns for p in files] == before
 
 
-def test_a_target_above_the_data_is_noted(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
-    """Also where the first agent is fed no return."""
-    out = shutil.copytree(compared, tmp_path / "out")
-    line = command(hopper_file, out, "--agents", "bc", "decision-aaren", "--seeds", "1")
-    train_before(line)
-    assert compare(line) == 0
-    errors = capsys.readouterr().err
-    assert "hopper-medium: note: the target return 3,600 is above the best" in errors
-    assert "has no effect" not in errors
-    assert compare(command(hopper_file, out, "--agents", "bc", "--seeds", "1")) == 0
-    assert "note: --target-returns has no effect with bc\n" in capsys.readouterr().err
-
-
 def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
     assert compare(["9" if word == "8" else word for word in command(hopper_file, compared)]) == 4
     error = capsys.readouterr().err

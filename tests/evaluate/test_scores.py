@@ -121,11 +121,6 @@ def test_a_card_of_a_huge_model_costs_no_memory(tmp_path: Path, shape: dict[str,
         load_policy(tmp_path / "run")
 
 
-def test_a_temperature_is_for_discrete_actions(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="temperature: needs discrete actions"):
-        load_policy(save_run(tmp_path / "run"), temperature=1.0)
-
-
 @pytest.mark.parametrize("written", ["auto", "best", None])
 def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path: Path, written: str | None) -> None:
     file = save_run(tmp_path / "run") / "policy" / "config.json"
