@@ -12,7 +12,7 @@ import pytest
 from aaren_rl import load_policy
 from aaren_rl.agents import NonFiniteActionError, Policy, TreeConfig
 from aaren_rl.evaluate import evaluate as evaluate
-from aaren_rl.train import command as train
+from aaren_rl.train import options as train
 
 SMALL = ("--width", "16", "--layers", "2", "--heads", "2", "--updates", "1", "--threads", "1", "--eval-episodes", "1")
 
