@@ -39,6 +39,7 @@ from .ranks import Ranks, join_ranks
 from .trainer import Trainer
 
 LOG_EVERY = 50  # gradient steps
+BAR = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"  # ends at the score
 TIMESTEPS = 1000  # of a table of time steps at most, where no episode of the data is longer
 # Required keys of a checkpoint, besides those of a policy, and their types.
 TENSORS = ("sampler", "recent", "torch", "normalization")
@@ -146,7 +147,7 @@ class Run:
         if trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
             trainer.fit_return_estimate()
         shown: dict[str, Any] = {"total": self.updates, "initial": trainer.update, "desc": self.task.name}
-        self.bar = progress_bar(**shown, unit="update", disable=not self.ranks.is_writer)
+        self.bar = progress_bar(**shown, bar_format=BAR, disable=not self.ranks.is_writer)
         try:
             self.on_writer(self.catch_up)
             while trainer.update < self.updates:
@@ -207,7 +208,8 @@ class Run:
         """Print a summary of the run and open the logs."""
         config, trainer, episodes = self.config, self.trainer, self.data.steps.episodes
         card = make_card(trainer, self.data)
-        for remark in episodes.notes:
+        local = episodes.source == "local"
+        for remark in () if local else episodes.notes:  # how a local set was made is told by `datasets info`
             print(f"{episodes.dataset}: {remark}")
         print(
             f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
@@ -215,20 +217,21 @@ class Run:
             f"{config.data.steps_per_update} steps ({config.data.context} contexts), target return "
             f"{target_words(card.target_return)}"
         )
-        print(f"{SOURCES[episodes.source]}: {self.data.drawn}")
+        held_out = self.data.held_out
+        likewise = "" if config.data.draws == "uniform" else ", weighted likewise"
+        kept = "" if held_out is None else f"; {len(held_out.episodes)} more are held out{likewise}"
+        print(f"{'data' if local else SOURCES[episodes.source]}: {self.data.drawn}{kept}")
         if note := constant_columns(trainer.data.statistics):
             print(note)
-        if (held_out := self.data.held_out) is not None:
-            measure = MEASURES[trainer.data.discrete]
-            drawn = "" if config.data.draws == "uniform" else ", weighted as they would be drawn"
-            print(f"{len(held_out.episodes)} more episodes are held out to measure imitation ({measure}{drawn})")
-        elif config.data.held_out:
+        if held_out is None and config.data.held_out:
             print("too few episodes to hold any out: imitation is not measured")
         if self.ranks.size > 1:
             print(f"{self.ranks.size} processes share every gradient step")
         print(f"run folder: {self.path}")
         apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
-        for note in filter(None, (apart, above_data([card.target_return], card))):
+        # Asked for by the user: a task's own target, which is above most data, needs no note.
+        asked = [] if card.target_return in self.task.target_returns[:1] else [card.target_return]
+        for note in filter(None, (apart, above_data(asked, card))):
             print(note, file=sys.stderr)
         lines = [line for line in read_metrics(self.path) if line["update"] == trainer.update and "train/loss" in line]
         self.logged = {tag: value for line in lines for tag, value in line.items() if tag != "update"}
@@ -304,7 +307,8 @@ class Run:
         """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
         loss = f"{self.logged['train/loss']:.4f}" if self.logged else "-"
         score = (self.last and self.last.headline_words) or "-"
-        self.bar.set_postfix_str(f"loss {loss}, {self.headline} {score}{doing}", refresh=sys.stderr.isatty())
+        short = self.headline.removeprefix("normalized ")  # the bar fits in 80 columns
+        self.bar.set_postfix_str(f"loss {loss}, {short} {score}{doing}", refresh=sys.stderr.isatty())
 
     def save(self) -> None:
         """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
