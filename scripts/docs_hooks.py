@@ -1,6 +1,7 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
-In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
+The API and the commands are those of docs_reference.py. In a page, `<!-- help: train -->` becomes the command's --help,
+`<!-- file: examples/x.py -->` that file,
 `<!-- benchmark: scan -->` what `scripts/bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
 of it is drawn, and formulas between dollars become MathML. What stands between `<!-- repository -->` and
 `<!-- /repository -->` is for readers of the repository, where nothing is filled in: the site leaves it out.
@@ -21,6 +22,7 @@ import tomllib
 from pathlib import Path
 from unittest import mock
 
+import docs_reference
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -49,7 +51,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
-    markdown = _REPOSITORY.sub("", markdown)
+    markdown = docs_reference.fill(_REPOSITORY.sub("", markdown))
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
     markdown = _FILE.sub(lambda found: f'```{_LANGUAGES[found[3]]} title="{found[2]}"\n{_text(found[1])}```', markdown)
     markdown = _BENCHMARK.sub(lambda found: _benchmark(found[1]), markdown)

@@ -1,4 +1,4 @@
-"""The parts of docs/benchmark.md that are made from the results of scripts/table1.
+"""The parts of docs/benchmark.md and docs/notebook.md that are made from the results of scripts/table1.
 
 They are parts as of docs_tables.py, made from results/benchmark/*.json and results/table1/*.json.
 """
@@ -35,7 +35,7 @@ from aaren_rl.evaluate.tables import interval, memory, number
 from aaren_rl.policies.names import label
 from aaren_rl.sweep.sweep import Grid
 
-PAGE = "benchmark.md"
+PAGES = ("benchmark.md", "notebook.md")
 MAIN = (OURS, THEIRS, CLONED)
 # What an agent has that the next has not, so that the differences add up to the first.
 STEPS = (
@@ -60,8 +60,8 @@ def write(docs: Path, grid: Grid) -> int:
             "steering": steering(cells),
             "cost": cost(cells, made),
         }
-        page = docs / PAGE
-        write_text(page, fill(page.read_text(encoding="utf-8"), parts))
+        for page in (docs / name for name in PAGES):
+            write_text(page, fill(page.read_text(encoding="utf-8"), parts))
         with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
             for name, figure in figures(cells).items():
                 figure.savefig(file := docs / "results" / "table1" / f"{name}.svg", metadata={"Date": None})

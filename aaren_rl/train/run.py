@@ -209,7 +209,7 @@ class Run:
         config, trainer, episodes = self.config, self.trainer, self.data.steps.episodes
         card = make_card(trainer, self.data)
         local = episodes.source == "local"
-        for remark in () if local else episodes.notes:  # how a local set was made is told by `datasets info`
+        for remark in () if local else episodes.notes:  # `datasets info` says how a local set was made
             print(f"{episodes.dataset}: {remark}")
         print(
             f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
