@@ -285,11 +285,11 @@ def _of_same_episodes(one: ActionError, other: ActionError) -> bool:
 
 
 def _episodes(error: ActionError, less: Sequence[float] | float = 0.0, *, weighted: bool = False) -> Floats:
-    episodes = np.stack([np.subtract(error.sums, less), error.lengths], axis=1)
-    if not (weighted and error.weights):
-        return episodes
-    weights = np.array(error.weights)[:, None]
-    return (weights * episodes)[weights[:, 0] > 0]
+    episodes: Floats = np.stack([np.subtract(error.sums, less), error.lengths], axis=1)
+    if weighted and error.weights:
+        weights = np.array(error.weights)[:, None]
+        episodes = (weights * episodes)[weights[:, 0] > 0]
+    return episodes
 
 
 def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitation:

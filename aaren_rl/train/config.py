@@ -215,7 +215,7 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     of_task = {} if task is None else {"return_scale": D4RL_SCALE, **getattr(task, "settings", {})}
     of_agent = preset_settings("default", agent)
     # The best tenth is what 10 % BC is.
-    drawn = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}
+    drawn: dict[str, Any] = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}
     settings = {**of_agent, **of_task, **drawn, **preset_settings(preset, agent), **settings}
     # K of the rollout follows the length of the windows of --context window, unless it is given.
     if "rollout_context" not in given and settings.get("context") == "window":
@@ -286,7 +286,8 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     Raises UsageError if they are not readable, not YAML or not settings. Nothing in the file is executed.
     """
     try:
-        given, tree = {}, yaml.load(read_small(Path(file)), _UniqueKeys)
+        given: dict[str, Any] = {}
+        tree = yaml.load(read_small(Path(file)), _UniqueKeys)
         if not isinstance(tree, dict):
             raise ValueError("settings must be in sections, as in the config.yaml of a run")
         for section, value in tree.items():
