@@ -20,8 +20,10 @@ from functools import partial
 
 import torch
 
-from .agents.mixers import RSA, Aaren, AarenRSA, Attention, AttentionState, EncodedState
+from .agents.mixers.aaren import Aaren
+from .agents.mixers.attention import Attention, AttentionState
 from .agents.mixers.rsa.encoding import EncodingState, RemConfig
+from .agents.mixers.rsa.mixer import RSA, AarenRSA, EncodedState
 from .agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
 from .agents.mixers.tree.samplers import SAMPLERS
 from .agents.model.trunk import Trunk

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .agents.policy import arguments as check
+from .agents.policy import base as check
 from .agents.policy.base import BasePolicy, PolicyState
 from .base.errors import ArgumentError, CheckpointError, ResourcesError, one_line
 from .base.ranges import AUTO, THREADS
@@ -59,7 +59,6 @@ class OnnxPolicy(BasePolicy):
             raise ValueError("not a mapping")
         _check_card(card)
         self.card, self.export, self._session = card, export, session
-        self._content, self._threads = b"", 1  # of the file, for copies
         self.discrete = inputs["previous_action"].type == "tensor(int64)"
         acts = outputs["logits"] if self.discrete else inputs["previous_action"]
         self._outputs = ("logits" if self.discrete else "action", "next_memory")
@@ -79,10 +78,6 @@ class OnnxPolicy(BasePolicy):
         self.flatten = partial(_flat, card.get("observation_space"))
         self.estimates_maximum = bool(card["model"].get("max_return_estimate"))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles have a session of their own."""
-        return _again, (self._content, self._threads, self.temperature)
-
     def _new_memory(self, batch: int) -> npt.NDArray[Any]:
         return np.zeros((batch, *self._memory_shape), self._memory_dtype)
 
@@ -91,7 +86,7 @@ class OnnxPolicy(BasePolicy):
         batch = len(memory) if memory.ndim else 0
         return check.array("state: memory", memory, self._memory_dtype, (batch, *self._memory_shape)), batch
 
-    def _memory_of(self, memory: npt.NDArray[Any], index: npt.NDArray[np.int64], batch: int) -> npt.NDArray[Any]:
+    def _memory_of(self, memory: npt.NDArray[Any], index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         chosen: npt.NDArray[Any] = memory[index]
         return chosen
 
@@ -99,9 +94,7 @@ class OnnxPolicy(BasePolicy):
         self, observed: npt.NDArray[Any], to_go: npt.NDArray[np.float64], state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
         batch, previous = len(to_go), state.previous_action
-        if previous is None:
-            none = np.zeros((batch, self.sizes[1]), np.float32)
-            previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
+        previous = self._no_action(batch) if previous is None else previous
         feed = {
             "observation": observed,
             "reward": np.zeros(batch),  # is subtracted already
@@ -190,10 +183,6 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
         policy = OnnxPolicy(session, json.loads(found["policy"]), json.loads(found["export"]))
     except (LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
-    check.temperature(temperature, discrete=policy.discrete)
-    policy.temperature, policy._content, policy._threads = temperature, content, threads
+    check.check_temperature(temperature, discrete=policy.discrete)
+    policy.temperature = temperature
     return policy
-
-
-def _again(content: bytes, threads: int, temperature: float | None) -> OnnxPolicy:
-    return from_bytes(content, "the copied policy", threads=threads, temperature=temperature)

@@ -6,44 +6,25 @@
 Shape suffixes: B environments, O observation, A action.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .agents.policy import arguments as check
-from .agents.policy.discrete import next_seeds
+from .agents.policy.base import BasePolicy, PolicyState, array, integer, next_seeds, seeds_of, targets
 from .base.errors import ArgumentError
 from .base.ranges import ENVS
-from .envs import SequencePolicy
 from .envs.simulation.rollout import padded, row_multiple
 
-State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
-
-
-class SelectingPolicy(SequencePolicy[State], Protocol[State]):
-    """What is needed of a policy; with `supports_reset` true and `reset`, all environments are one batch."""
-
-    def select(self, state: State, rows: Rows) -> State:
-        """The state of some rows, (R,), in their order."""
 
 
 class Cohort(NamedTuple):
     """Environments' numbers (n,) and state: `padded` rows, so no episode depends on how many others are played."""
 
     environments: Rows
-    state: Any
+    state: PolicyState
     ended: Rows | tuple[()] = ()  # of those, with the autoreset mode NEXT_STEP: begin with the next observation
-
-
-def _is_late(mode: object) -> bool:
-    """Whether an episode begins a step after the one before has ended, by a mode of Gymnasium's; None: it does not."""
-    name = str(getattr(mode, "value", mode)).lower().replace("_", "").replace("-", "")
-    if mode is not None and name not in ("nextstep", "samestep", "disabled"):
-        raise ArgumentError(f"autoreset_mode: must be NEXT_STEP, SAME_STEP or DISABLED of Gymnasium's, not {mode!r}")
-    return name == "nextstep"
 
 
 class VectorPolicy:
@@ -64,7 +45,7 @@ class VectorPolicy:
 
     def __init__(
         self,
-        policy: SelectingPolicy[Any],
+        policy: BasePolicy,
         envs: Any = None,  # noqa: ANN401  a gymnasium.vector.VectorEnv
         *,
         n_envs: int | None = None,
@@ -73,21 +54,21 @@ class VectorPolicy:
         seed: int = 0,
     ) -> None:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
-        if missing := [name for name in ("initial_state", "act", "select") if not hasattr(policy, name)]:
-            raise ArgumentError(f"policy: a {type(policy).__name__} has no {' and no '.join(missing)}")
         if (envs is None) == (n_envs is None):
             raise ArgumentError("envs, n_envs: give one of them, the vector environment or the number of environments")
         if envs is not None:
             n_envs = getattr(envs, "num_envs", None)
             autoreset_mode = autoreset_mode or getattr(envs, "metadata", {}).get("autoreset_mode")
-        self._late = _is_late(autoreset_mode)
+        mode = str(getattr(autoreset_mode, "value", autoreset_mode)).lower().replace("_", "").replace("-", "")
+        if mode not in ("none", "nextstep", "samestep", "disabled"):
+            raise ArgumentError(
+                f"autoreset_mode: must be NEXT_STEP, SAME_STEP or DISABLED of Gymnasium's, not {autoreset_mode!r}"
+            )
+        self._late = mode == "nextstep"
         self._policy, self._multiple = policy, row_multiple(policy)
-        supported = getattr(policy, "supports_reset", False)
-        self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None
-        wanted = getattr(policy, "target_return", None) if target_return is None else target_return
-        self._targets = check.targets(wanted, count := check.integer("n_envs", n_envs, ENVS))
-        self._seeds = check.seeds("seed", seed, count)
-        self._draws = getattr(policy, "temperature", None) is not None
+        wanted = policy.target_return if target_return is None else target_return
+        self._targets = targets(wanted, count := integer("n_envs", n_envs, ENVS))
+        self._seeds = seeds_of(seed, count)
 
     def act(
         self,
@@ -112,14 +93,12 @@ class VectorPolicy:
         Raises:
             ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
-        envs = len(self._targets)
-        dtype, flatten = getattr(self._policy, "observation_dtype", np.float32), getattr(self._policy, "flatten", None)
-        if flatten is not None:
-            observation = flatten(observation, dtype)
-        observed = check.array("observation", observation, dtype)
-        check.array("observation", observed, observed.dtype, (envs, *observed.shape[1:]))
-        given = check.array("reward", reward, np.float64, (envs,))
-        started = np.zeros(envs, bool) if started is None else check.array("started", started, bool, (envs,))
+        envs, policy = len(self._targets), self._policy
+        if policy.flatten is not None:
+            observation = policy.flatten(observation, policy.observation_dtype)
+        observed = array("observation", observation, policy.observation_dtype, (envs, policy.sizes[0]))
+        given = array("reward", reward, np.float64, (envs,))
+        started = np.zeros(envs, bool) if started is None else array("started", started, bool, (envs,))
         ended = started if self._late else np.zeros(envs, bool)
         if state is None:
             started, ended = np.ones(envs, bool), np.zeros(envs, bool)
@@ -131,21 +110,21 @@ class VectorPolicy:
         parts, cohorts = [], []
         for cohort in self._begun(state or (), started):
             rows = padded(cohort.environments, self._multiple)
-            acted, after = self._policy.act(observed[rows], rewards[rows], cohort.state)
+            acted, after = policy.act(observed[rows], rewards[rows], cohort.state)
             parts.append(acted[: len(cohort.environments)])
             cohorts.append(Cohort(cohort.environments, after, cohort.environments[ended[cohort.environments]]))
         order = np.argsort(np.concatenate([cohort.environments for cohort in cohorts]))
         return np.concatenate(parts)[order], tuple(cohorts)
 
     def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
-        if self._reset is not None and not started.all():
+        """The cohorts with new episodes in some environments: one by `reset`, or those that go on and the new."""
+        if self._policy.supports_reset and not started.all():
             (cohort,) = state
             every = padded(cohort.environments, self._multiple)
             rows = np.flatnonzero(started[every])
             if not rows.size:
                 return state
-            begun = self._reset(cohort.state, rows, self._targets[every[rows]])
-            return (cohort._replace(state=begun),)
+            return (cohort._replace(state=self._policy.reset(cohort.state, rows, self._targets[every[rows]])),)
         cohorts = []
         for cohort in state:
             going = np.flatnonzero(~started[cohort.environments])
@@ -156,8 +135,7 @@ class VectorPolicy:
         if started.any():
             fresh = np.flatnonzero(started)
             rows = padded(fresh, self._multiple)
-            more: dict[str, Any] = {"seed": self._next_seeds(state)[rows]} if self._draws else {}
-            begun = self._policy.initial_state(len(rows), self._targets[rows], **more)
+            begun = self._policy.initial_state(len(rows), self._targets[rows], seed=self._next_seeds(state)[rows])
             cohorts.append(Cohort(fresh, begun))
         return tuple(cohorts)
 
@@ -165,5 +143,6 @@ class VectorPolicy:
         """What every environment's next episode draws from."""
         seeds = self._seeds.copy()
         for cohort in state:
-            seeds[cohort.environments] = next_seeds(cohort.state.seeds[: len(cohort.environments)])
+            if cohort.state.seeds is not None:
+                seeds[cohort.environments] = next_seeds(cohort.state.seeds[: len(cohort.environments)])
         return seeds

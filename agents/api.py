@@ -1,8 +1,12 @@
 """The public names of `agents`."""
 
 from ..base.errors import NonFiniteActionError
-from .mixers import MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer
+from .mixers import MIXERS
+from .mixers.aaren import Aaren
+from .mixers.attention import Attention
+from .mixers.base import Mixer
 from .mixers.rsa.encoding import RemConfig
+from .mixers.rsa.mixer import RSA, AarenRSA, Encoded
 from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
 from .model.config import ModelConfig
@@ -10,7 +14,7 @@ from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
 from .policy.base import PolicyState
-from .policy.torch_policy import ROLLOUTS, Policy
+from .policy.policy import ROLLOUTS, Policy
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, ReturnRa
 from aaren_rl.agents.model.scaling import Scaling
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import save_policy
-from aaren_rl.runtime import OnnxPolicy
+from aaren_rl.runtime import OnnxPolicy, from_bytes
 
 OBSERVATION, ACTION, TARGET, SCALE = 11, 3, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
@@ -86,18 +87,24 @@ def make_card(model: DecisionModel, **changes) -> PolicyCard:
     return dataclasses.replace(card, **changes)
 
 
-def save_run(folder: Path, mixer: str = "aaren", **changes) -> Path:
-    """A run folder with a policy in it; raw and EMA weights differ."""
-    model = make_model(mixer)
-    states = {name: make_model(mixer, seed=seed).state_dict() for name, seed in (("raw", 1), ("ema", 0))}
+def save_run(folder: Path, mixer: str = "aaren", settings: dict[str, Any] | None = None, **changes) -> Path:
+    """A run folder with a policy in it, of a model with these settings; raw and EMA weights differ."""
+    settings = settings or {}
+    model = make_model(mixer, **settings)
+    states = {name: make_model(mixer, seed=seed, **settings).state_dict() for name, seed in (("raw", 1), ("ema", 0))}
     save_policy(folder / "policy", make_card(model, **changes), states)
     return folder
 
 
-def onnx_policy_of(policy: Policy, card: PolicyCard | None = None) -> OnnxPolicy:
-    """The policy as an exported file has it."""
-    from aaren_rl.export.policy_step import as_policy, describe, policy_graph
+def onnx_file_of(policy: Policy, card: PolicyCard | None = None) -> bytes:
+    """The content of the file that a policy is exported to."""
+    from aaren_rl.export.policy_step import describe, policy_graph
 
     graph = policy_graph(policy)
     describe(graph, card or make_card(policy.model, rollout=policy.rollout), precision="float32")
-    return as_policy(graph)
+    return graph.SerializeToString()
+
+
+def onnx_policy_of(policy: Policy, card: PolicyCard | None = None) -> OnnxPolicy:
+    """The policy of such a file."""
+    return from_bytes(onnx_file_of(policy, card), "the exported model")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from aaren_rl.agents import ScanState
+from aaren_rl.agents import ScanState, prefix_scan
 
 METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer", "numba")
 
@@ -98,7 +99,7 @@ def expected(
 
 
 def check(
-    scan: Scan,
+    scan: Scan | tuple[str, ...],
     scores: Tensor,
     values: Tensor,
     *,
@@ -107,39 +108,53 @@ def check(
     starts: Tensor | None = None,
     decay: Tensor | None = None,
 ) -> None:
-    """Raises AssertionError unless outputs, final state and every gradient are the reference's."""
-    (rtol, atol), (grad_rtol, grad_atol) = TOLERANCES[values.dtype]
-    results = []
-    for reference_run in (False, True):
-        # The reference gets the very numbers that the scan gets, rounded to their type or not.
-        given = (scores, values) if decay is None else (scores, values, decay)
-        inputs = [(x.double() if reference_run else x).detach().clone().requires_grad_() for x in given]
-        before = None if state is None else ScanState(*(x.detach().clone().requires_grad_() for x in state))
-        if reference_run:
-            outputs, log_sum, seen = expected(*inputs[:2], before, mask, starts, *inputs[2:])
-            final = outputs[..., -1, :]
-        else:
-            keywords = {} if decay is None else {"log_decay": inputs[2]}
-            outputs, last = scan(*inputs[:2], before, mask=mask, starts=starts, **keywords)
-            assert outputs.dtype == values.dtype and outputs.shape == values.shape
-            assert all(part.dtype == torch.float64 for part in last)
-            seen = last.u > 0
-            log_sum = torch.where(seen, last.m + torch.where(seen, last.u, 1.0).log(), 0.0)
-            final = last.output()
-        # Upstream gradients that every type represents exactly, so that only the scan's own rounding is compared.
-        up = torch.randn(values.shape, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).double()
-        log_sum = log_sum * seen
-        loss = (outputs.double() * up).sum() + (final * up[..., 0, :]).sum() + (log_sum * up[..., 0, 0]).sum()
-        leaves = inputs if before is None else [*inputs, *before]
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        results.append((outputs, final, log_sum, seen, gradients))
-    got, want = results
-    for mine, true in zip(got[:3], want[:3], strict=True):
-        torch.testing.assert_close(mine.double(), true, rtol=rtol, atol=atol)
-    assert torch.equal(got[3], want[3])
-    for mine, true in zip(got[4], want[4], strict=True):
-        if mine is None:  # a graph that never touches the input
-            mine = torch.zeros_like(true)
+    """Raises AssertionError unless outputs, final state and every gradient are the reference's.
+
+    Of a scan, or of `prefix_scan` by each of several methods.
+    """
+    given = (scores, values) if decay is None else (scores, values, decay)
+    rest = {"state": state, "mask": mask, "starts": starts}
+    # The reference gets the very numbers that the scan gets, rounded to their type or not.
+    want = _results(None, [x.double() for x in given], **rest)
+    scans = {"scan": scan} if callable(scan) else {name: partial(prefix_scan, method=name) for name in scan}
+    for name, one in scans.items():
+        _compare(name, values.dtype, _results(one, list(given), **rest), want)
+
+
+def _results(
+    scan: Scan | None, given: list[Tensor], state: ScanState | None, mask: Tensor | None, starts: Tensor | None
+) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """Outputs, the last output and log sum; where anything was seen; the gradients. Of the reference: None."""
+    inputs = [x.detach().clone().requires_grad_() for x in given]
+    values, before = given[1], None if state is None else ScanState(*(x.clone().requires_grad_() for x in state))
+    if scan is None:
+        outputs, log_sum, seen = expected(*inputs[:2], before, mask, starts, *inputs[2:])
+        final = outputs[..., -1, :]
+    else:
+        keywords = {"log_decay": inputs[2]} if len(inputs) == 3 else {}
+        outputs, last = scan(*inputs[:2], before, mask=mask, starts=starts, **keywords)
+        assert outputs.dtype == values.dtype and outputs.shape == values.shape
+        assert all(part.dtype == torch.float64 for part in last)
+        seen, final = last.u > 0, last.output()
+        log_sum = torch.where(seen, last.m + torch.where(seen, last.u, 1.0).log(), 0.0)
+    # Upstream gradients that every type represents exactly, so that only the scan's own rounding is compared.
+    up = torch.randn(values.shape, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).double()
+    log_sum = log_sum * seen
+    loss = (outputs.double() * up).sum() + (final * up[..., 0, :]).sum() + (log_sum * up[..., 0, 0]).sum()
+    leaves = inputs if before is None else [*inputs, *before]
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)  # None: a graph that never touches the input
+    none = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
+    return [x.detach().double() for x in (outputs, final, log_sum)], seen, [g.double() for g in none]
+
+
+def _compare(name: str, dtype: torch.dtype, got: tuple, want: tuple) -> None:
+    (rtol, atol), (grad_rtol, grad_atol) = TOLERANCES[dtype]
+    for mine, true in zip(got[0], want[0], strict=True):
+        torch.testing.assert_close(mine, true, rtol=rtol, atol=atol, msg=lambda said: f"{name}: {said}")
+    assert torch.equal(got[1], want[1]), name
+    for mine, true in zip(got[2], want[2], strict=True):
         # Gradients are sums over later positions: their error is measured against the largest of them.
         scale = max(1.0, float(true.abs().max()))
-        torch.testing.assert_close(mine.double() / scale, true / scale, rtol=grad_rtol, atol=grad_atol)
+        torch.testing.assert_close(
+            mine / scale, true / scale, rtol=grad_rtol, atol=grad_atol, msg=lambda said: f"{name}: {said}"
+        )

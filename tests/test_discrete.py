@@ -16,11 +16,9 @@ from cartpole import (
     OBSERVATION,
     make_discrete,
     make_discrete_card,
-    make_model,
     play_cartpole,
     save_discrete_run,
 )
-from policies import onnx_policy_of as exported_policy
 from policies import save_run
 
 from aaren_rl import load_policy
@@ -29,12 +27,10 @@ from aaren_rl.envs.data.hdf5 import write_hdf5
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import HeldOut, action_error
 from aaren_rl.evaluate.play import EpisodePlan, score_policy
-from aaren_rl.export import command as exporting
-from aaren_rl.export.command import main as export
-from aaren_rl.export.graph import quantize
-from aaren_rl.export.policy_step import as_policy, describe, policy_graph
-from aaren_rl.import_weights.command import main as import_weights
+from aaren_rl.export import export as exporting
+from aaren_rl.export.export import main as export
 from aaren_rl.policies.folder import make_policy as policy_of
+from aaren_rl.share.import_weights import main as import_weights
 from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.data.batches import StepData
 from aaren_rl.train.options import main as train
@@ -74,11 +70,10 @@ def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
     assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("context", ["window", "episode", "mixed", "tbptt"])
-def test_training_learns_what_the_behavior_does(context: str, episodes: Episodes) -> None:
+def test_training_learns_what_the_behavior_does(episodes: Episodes) -> None:
     """Its noise leaves an entropy of 0.5 nats; batches hold one-hot vectors of the data's integers."""
     shifted = dataclasses.replace(episodes, actions=episodes.actions - 3)
-    settings = {"env": "hopper-medium", "context": context, "updates": 60, "width": 16, "layers": 1, "heads": 2}
+    settings = {"env": "hopper-medium", "context": "mixed", "updates": 60, "width": 16, "layers": 1, "heads": 2}
     config: RunConfig = make_config({**settings, "warmup_updates": 5, "steps_per_update": 320, "return_scale": 100.0})
     data = StepData(shifted, 100.0, n_actions=2, action_start=-3)
     index = torch.arange(7)
@@ -114,78 +109,16 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
     assert found.correct == correct and found.accuracy == sum(correct) / some.n_steps
     assert set(found.scalars()) == {"val/nll", "val/accuracy"}
     assert found.measure == "negative log-likelihood" and "accuracy 0." in str(found) and "accuracy 0." in found.short()
-    if rollout == "recurrent":
-        card = make_discrete_card(policy.model, action_start=policy.action_start)
-        exported = action_error(exported_policy(policy, card), HeldOut(some))
-        np.testing.assert_allclose(exported.sums, found.sums, rtol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return policy_graph(make_discrete(actions=3, start=-1, layers=1))
-
-
-def test_an_exported_policy_takes_the_same_actions(graph) -> None:
-    """Over 300 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
-    policy = make_discrete(actions=3, start=-1, layers=1)
-    describe(graph, make_discrete_card(policy.model, action_start=-1), precision="float32")
-    onnx_policy, rng, length = as_policy(graph), np.random.default_rng(0), 300
-    for temperature in (None, 0.7):
-        policy, onnx_policy.temperature = dataclasses.replace(policy, temperature=temperature), temperature
-        state, exported = (
-            policy.initial_state(2, [50.0, TARGET], seed=3),
-            onnx_policy.initial_state(2, [50.0, TARGET], seed=3),
-        )
-        counts = np.zeros(3, np.int64)
-        for t in range(length if temperature is None else 100):
-            observation, reward = rng.normal(size=(2, OBSERVATION)).astype(np.float32), np.full(2, float(t > 0))
-            logits, _ = policy.logits(observation, reward, state)
-            others, _ = onnx_policy.logits(observation, reward, exported)
-            np.testing.assert_allclose(others, logits, rtol=1e-5, atol=1e-5)
-            action, state = policy.act(observation, reward, state)
-            other, exported = onnx_policy.act(observation, reward, exported)
-            np.testing.assert_array_equal(other, action)
-            assert other.dtype == np.int64
-            counts += np.bincount(action + 1, minlength=3)
-            if t % 3 == 0:
-                executed = rng.integers(-1, 2, 2)
-                state, exported = (s._replace(previous_action=executed) for s in (state, exported))
-        assert (counts > 0).all()
-
-
-def test_an_exported_graph_gives_the_most_likely_action_itself(graph) -> None:
-    """Others that read ONNX need not choose; in 8 bits too."""
-    card = make_discrete_card(make_discrete(actions=3, start=-1, layers=1).model, action_start=-1)
-    rng = np.random.default_rng(0)
-    for each in (graph, quantize(graph)):
-        describe(each, card, precision="any")
-        onnx_policy = as_policy(each)
-        state = onnx_policy.initial_state(4, TARGET)
-        for _ in range(5):
-            observed, last = rng.normal(size=(4, OBSERVATION)).astype(np.float32), state.previous_action
-            feed = {
-                "observation": observed,
-                "reward": np.zeros(4),
-                "return_to_go": state.return_to_go,
-                "timestep": np.full(4, state.timestep),
-                "previous_action": np.zeros(4, np.int64) if last is None else last,
-                "memory": state.memory,
-            }
-            (chosen,) = onnx_policy._session.run(["action"], feed)
-            action, state = onnx_policy.act(observed, np.zeros(4), state)
-            np.testing.assert_array_equal(chosen, action)
 
 
 def test_scores_of_a_run_and_of_its_file(run: Path, file: Path, tmp_path: Path, capsys) -> None:
     scores = []
-    for path in (run, file):
-        for more in ([], ["--temperature", "2"]):
-            written = ["--json", str(tmp_path / "scores.json"), "--csv", str(tmp_path / "scores.csv")]
-            assert evaluate([str(path), "--episodes", "3", *written, *more]) == 0
-            scores += json.loads((tmp_path / "scores.json").read_text())
+    for path, more in ((run, []), (run, ["--temperature", "2"]), (file, ["--temperature", "2"])):
+        assert evaluate([str(path), "--episodes", "3", "--json", str(tmp_path / "scores.json"), *more]) == 0
+        scores += json.loads((tmp_path / "scores.json").read_text())
     returns = [score["returns"] for score in scores]
-    assert returns[0] == returns[2] and returns[1] == returns[3] and returns[0] != returns[1]
-    assert [score["temperature"] for score in scores] == [None, 2.0] * 2
+    assert returns[0] != returns[1] == returns[2]
+    assert [score["temperature"] for score in scores] == [None, 2.0, 2.0]
     assert "temperature 2" in capsys.readouterr().out
 
 
@@ -198,8 +131,7 @@ def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> 
     assert score.returns == alone.tolist() and "temperature 1.5" in score.acting()
 
 
-@pytest.mark.parametrize("temperature", [None, 1.5])
-@pytest.mark.parametrize("mixer", ["aaren", "attention"])
+@pytest.mark.parametrize(("mixer", "temperature"), [("aaren", None), ("attention", 1.5)])
 def test_vectorized_environments(mixer: str, temperature: float | None) -> None:
     """Cohorts where the memory grows, one batch where it does not; episodes are those of a rollout."""
     policy = dataclasses.replace(make_discrete(mixer), temperature=temperature)
@@ -207,12 +139,9 @@ def test_vectorized_environments(mixer: str, temperature: float | None) -> None:
     assert isinstance(envs.action_space, gym.spaces.MultiDiscrete)
     agent, state, ended = VectorPolicy(policy, n_envs=3, target_return=TARGET, seed=20), None, np.zeros(3, bool)
     (observed, _), rewards, totals, first = envs.reset(seed=20), np.zeros(3), np.zeros(3), {}
-    drawn = []
     for _ in range(200):
         actions, state = agent.act(observed, rewards, ended, state)
         assert actions.shape == (3,) and actions.dtype == np.int64
-        if temperature is not None:
-            drawn.append([cohort.state.seeds.tolist() for cohort in state])
         observed, rewards, terminated, truncated, _ = envs.step(actions)
         totals, ended = totals + rewards, terminated | truncated
         for e in np.flatnonzero(ended):
@@ -247,7 +176,7 @@ def refused(capsys, main, *arguments: str) -> tuple[int, str]:
     return code, line
 
 
-@pytest.mark.parametrize("temperature", ["0", "-1", "nan", "inf", "1e400", "", "warm", "1e31"])
+@pytest.mark.parametrize("temperature", ["0", "nan", "warm"])
 def test_a_temperature_that_cannot_be_asked_for(temperature: str, run: Path, capsys) -> None:
     code, line = refused(capsys, evaluate, str(run), f"--temperature={temperature}")
     assert code == 2 and "--temperature" in line
@@ -260,11 +189,9 @@ def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
 
 BAD_CARDS = {
     "no actions": {"n_actions": 0},
-    "fewer than none": {"n_actions": -2},
     "of another model": {"n_actions": 3},
     "continuous": {"n_actions": None, "action_low": [-1.0, -1.0], "action_high": [1.0, 1.0]},
-    "endless": {"n_actions": 2**40},
-    "a wrong start": {"action_start": 2**40},
+    "endless": {"n_actions": 2**40, "action_start": 2**40},
     "another environment's": {"env_id": "Acrobot-v1"},
     "a continuous environment's": {"env_id": "Pendulum-v1"},
     "another start": {"action_start": 1},
@@ -294,12 +221,6 @@ def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path: Path
     run = save_run(tmp_path / "seed0", env_id=CARTPOLE)
     code, line = refused(capsys, evaluate, str(run))
     assert code == 4 and "choose another environment" in line
-
-
-def test_a_card_that_fits_no_model_is_one_line() -> None:
-    model = make_model()
-    with pytest.raises(ValueError, match=r"^n_actions is 3, and the model has 2 discrete actions$"):
-        policy_of(model, make_discrete_card(model, n_actions=3))
 
 
 def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -> None:

@@ -80,8 +80,7 @@ def parsed(words: list[str]) -> tuple[str, list[str]]:
 def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the point where the command's work would begin."""
     name, arguments = parsed(shlex.split(line.split(" && ")[-1], comments=True))
-    benchmark = name == "scripts/bench"
-    module = importlib.import_module("benchmarks.command" if benchmark else module_of(name.replace("_", "-")))
+    module = importlib.import_module("benchmarks.command" if name == "scripts/bench" else module_of(name))
     begun = []
     for runs in (cli, module):  # train's main calls it itself
         monkeypatch.setattr(runs, "run_command", lambda command, **_: begun.append(command) or 0, raising=False)
@@ -100,7 +99,7 @@ def test_the_reference_is_complete() -> None:
     pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))]
     filled = "\n".join(map(docs_reference.fill, pages))
     documented = re.findall(r"^::: (\S+)$", filled, re.MULTILINE)
-    for module in ("agents", "envs", "nn", "hub", "train", "base.errors"):
+    for module in ("agents", "envs", "nn", "share", "train", "base.errors"):
         assert set(docs_reference.api([f"aaren_rl.{module}"])) <= set(documented), module
     assert len(documented) == len(set(documented)) > 60 and all(map(pkgutil.resolve_name, documented))
     shown = re.findall(r"^##+ (.+)\n\n<!-- help: \1 -->$", filled, re.MULTILINE)

@@ -15,7 +15,7 @@ from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
 from aaren_rl.policies.names import AGENTS, CONTEXTS
 from aaren_rl.train.config import build_config, differences, read_settings, settings_of, to_yaml
 
-quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick

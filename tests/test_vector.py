@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,24 @@ import numpy as np
 import pytest
 from checkout import ROOT
 from policies import make_policy as make_able
-from policies import onnx_policy_of
 from small_policy import make_policy
 
 from aaren_rl import load_policy
-from aaren_rl.agents import Policy
 from aaren_rl.base.errors import ArgumentError
 from aaren_rl.envs import rollout
 from aaren_rl.policies.folder import read_card
-from aaren_rl.runtime import OnnxPolicy
 from aaren_rl.vector import VectorPolicy
 
 EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"
 
 
-class ThreeMethods:
-    """A policy of somebody else: what a vector policy needs, and no more."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.initial_state, self.act, self.select = policy.initial_state, policy.act, policy.select
-
-
-def exported(policy: Policy) -> OnnxPolicy:
-    return onnx_policy_of(policy)
-
-
-@pytest.mark.parametrize("played_by", [lambda policy: policy, ThreeMethods, exported], ids=["own", "other", "exported"])
-def test_an_environment_is_served_as_if_it_were_alone(played_by: Callable[[Policy], Any]) -> None:
+@pytest.mark.parametrize("kind", ["one batch", "cohorts"])
+def test_an_environment_is_served_as_if_it_were_alone(kind: str) -> None:
     """Whatever the order in which episodes begin, in one batch or in cohorts in another order than the environments."""
     rng, steps, n = np.random.default_rng(0), 12, 3
     observations, rewards = rng.normal(size=(steps, n, 11)), rng.normal(size=(steps, n))
     starts = rng.random((steps, n)) < 0.3
-    policy = played_by(make_policy())
+    policy = make_able("attention") if kind == "cohorts" else make_policy()
     together, state = VectorPolicy(policy, n_envs=n, target_return=[1, 2, 3]), None
     alone = [(VectorPolicy(policy, n_envs=1, target_return=e + 1), [None]) for e in range(n)]
     mixed, most = False, 0
@@ -55,7 +40,7 @@ def test_an_environment_is_served_as_if_it_were_alone(played_by: Callable[[Polic
             np.testing.assert_array_equal(actions[e], action)
         order = [int(e) for cohort in state for e in cohort.environments]
         mixed, most = mixed or order != sorted(order), max(most, len(state))
-    assert (mixed, most) == ((True, n) if isinstance(policy, ThreeMethods) else (False, 1))
+    assert (mixed, most) == ((True, n) if kind == "cohorts" else (False, 1))
 
 
 def test_an_episode_is_the_rollouts(trained_run: Path) -> None:
@@ -83,14 +68,6 @@ def test_auto_is_infinity_for_every_environment() -> None:
     for wrong in ("best", np.inf):
         with pytest.raises(ArgumentError, match=r'target_return: must be .*"auto"'):
             VectorPolicy(policy, n_envs=2, target_return=wrong)
-
-
-def test_a_policy_that_cannot_be_served_is_refused() -> None:
-    class WithoutSelect:
-        act = initial_state = None
-
-    with pytest.raises(ValueError, match="a WithoutSelect has no select"):
-        VectorPolicy(WithoutSelect(), n_envs=2, target_return=1.0)
 
 
 class Goto(gym.Env):

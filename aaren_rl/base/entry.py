@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 
 from .errors import DISK_FULL, AarenRLError, NonFiniteActionError, PeerError, ResourcesError, one_line
 
@@ -23,6 +24,8 @@ def start(module: str, argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell closed it
             setattr(sys, name, open(os.devnull, "w"))
+    if isinstance(sys.stdout, TextIOWrapper):  # in ASCII, where file names may be more
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(import_module(module).main(argv))
     except KeyboardInterrupt:

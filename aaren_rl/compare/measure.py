@@ -27,7 +27,7 @@ from ..evaluate.scores import Score
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
 from ..policies.names import find_agent
-from ..runs.folder import is_finished, read_metrics
+from ..train.folder import is_finished, read_metrics
 from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..agents.scan.rows import State, each
 from ..base.errors import ResourcesError, one_line
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def make_graph(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequenc
             warnings.simplefilter("ignore")
             traced = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=free)
             program = torch.onnx.export(
-                traced, input_names=[*inputs], output_names=outputs, opset_version=OPSET, dynamo=True, verbose=False
+                traced, input_names=[*inputs], output_names=outputs, opset_version=OPSET, optimize=False, verbose=False
             )
             assert program is not None
             onnxscript.optimizer.optimize(program.model, input_size_limit=LARGEST, output_size_limit=LARGEST)
@@ -53,6 +54,11 @@ def make_graph(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequenc
     finally:
         logging.disable(logging.NOTSET)
     return _without_traces(program.model_proto)
+
+
+def filled(like: State, parts: Iterator[Tensor], rows: Any) -> State:  # noqa: ANN401  a number, symbolic while tracing
+    """A state of as many rows, as `like` is one: with `parts` in the place of its tensors that hold numbers."""
+    return each(lambda own: next(parts) if own[0].numel() else own[0].new_zeros(rows, *own[0].shape[1:]), [like])
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -83,13 +89,12 @@ def quantize(model: onnx.ModelProto) -> onnx.ModelProto:
 
         whole = ONNXModel(copy.deepcopy(model))
         whole.replace_gemm_with_matmul()
-        others = [node.name for node in whole.model.graph.node if not any("trunk." in name for name in node.input)]
-        matrices = [part for part in whole.model.graph.initializer if len(part.dims) > 1]
-        widths = [part.dims[0] for part in matrices if "trunk." in part.name]
-        block = min(128, max(16, 1 << (min(widths) - 1).bit_length()))  # a power of two
-        small = MatMulNBitsQuantizer(
-            whole.model, bits=8, block_size=block, is_symmetric=True, accuracy_level=4, nodes_to_exclude=others
-        )
+        graph = whole.model.graph
+        others = [node.name for node in graph.node if not any("trunk." in name for name in node.input)]
+        narrowest = min(part.dims[0] for part in graph.initializer if len(part.dims) > 1 and "trunk." in part.name)
+        block = min(128, max(16, 1 << (narrowest - 1).bit_length()))  # a power of two
+        sizes: Any = {"bits": 8, "block_size": block, "is_symmetric": True, "accuracy_level": 4}
+        small = MatMulNBitsQuantizer(whole.model, nodes_to_exclude=others, **sizes)
         small.process()
     finally:
         logging.disable(logging.NOTSET)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
-from ..agents.scan.rows import each, tensors
+from ..agents.scan.rows import tensors
 from ..base.errors import NumericsError, one_line
-from .graph import make_graph
+from .graph import filled, make_graph
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
 GROWN = 3  # tokens after which a state shows which of its sizes grow
@@ -73,13 +73,8 @@ class _Step(nn.Module):
         self.module, self.like = module, like
 
     def forward(self, x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        step, given = cast(Any, self.module.step), iter(parts)
-
-        def filled(like: list[Tensor]) -> Tensor:
-            # Not len(x), which would make it a constant.
-            return next(given) if like[0].numel() else like[0].new_zeros(x.shape[0], *like[0].shape[1:])
-
-        y, state = step(x, each(filled, [self.like]))
+        step = cast(Any, self.module.step)
+        y, state = step(x, filled(self.like, iter(parts), x.shape[0]))  # not len(x), which would be a constant
         return (y, *(part for part in tensors(state) if part.numel()))
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -25,11 +24,11 @@ from torch import Tensor, nn
 
 from .._version import __version__
 from ..agents import Policy
-from ..agents.scan.rows import State, each, tensors
+from ..agents.scan.rows import State, tensors
 from ..base.errors import UsageError
 from ..policies.card import PolicyCard
 from ..runtime import FORMAT, OnnxPolicy, from_bytes
-from .graph import make_graph
+from .graph import filled, make_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -70,9 +69,10 @@ def as_policy(model: onnx.ModelProto) -> OnnxPolicy:
     return from_bytes(model.SerializeToString(), "the exported model")
 
 
-def _flat(part: Tensor) -> Tensor:
-    """A part of a state, (B, ...), as rows (B, numbers)."""
-    return part.flatten(1) if part.dim() > 1 else part.unsqueeze(1)
+def _rows(state: State) -> Tensor:
+    """All numbers of a state as rows (B, P), float64."""
+    parts = [part for part in tensors(state) if part.numel()]
+    return torch.cat([(part.flatten(1) if part.dim() > 1 else part.unsqueeze(1)).double() for part in parts], 1)
 
 
 class PolicyStep(nn.Module):
@@ -101,9 +101,8 @@ class PolicyStep(nn.Module):
         bounds = np.zeros((0, 2)) if limits is None else np.asarray(limits.bounds, np.float64)
         self.register_buffer("bounds", torch.from_numpy(bounds))
         self._like = self.model.initial_state(1)
-        parts = [part for part in tensors(self._like) if part.numel()]
-        self._sizes = [part.numel() for part in parts]
-        self.register_buffer("fresh", torch.cat([torch.zeros(1, 0).double(), *(_flat(part) for part in parts)], 1))
+        self._sizes = [part.numel() for part in tensors(self._like) if part.numel()]
+        self.register_buffer("fresh", _rows(self._like) if self._sizes else torch.zeros(1, 0))
 
     def example(self) -> dict[str, Tensor]:
         """Inputs by name, of two environments."""
@@ -176,21 +175,16 @@ class PolicyStep(nn.Module):
             if number == max(0, len(tokens) - 2):  # behind the previous action, where it is a token
                 rows = torch.where(begins.unsqueeze(1), self.fresh, rows)
             y, state = self.model.trunk.step(self.model.norm(token), self._state(rows))
-            rows = torch.cat([_flat(part).double() for part in tensors(state) if part.numel()], 1)
+            rows = _rows(state)
         out = self.model.predict(y)
         return (out.view(-1, 2, out.shape[1])[:, 0], rows.view(-1, 2, rows.shape[1])) if staggered else (out, rows)
 
     def _state(self, rows: Tensor) -> State:
         """The state of the trunk that rows (B, P) hold."""
-        parts: Iterator[Tensor] = iter(rows.split(self._sizes, 1))
-
-        def filled(like: list[Tensor]) -> Tensor:
-            (part,) = like
-            if not part.numel():
-                return part.new_zeros(rows.shape[0], *part.shape[1:])  # not len(rows), which would be a constant
-            return next(parts).view(-1, *part.shape[1:]).to(part.dtype)
-
-        return each(filled, [self._like])
+        likes = [part for part in tensors(self._like) if part.numel()]
+        parts = zip(rows.split(self._sizes, 1), likes, strict=True)
+        shaped = (part.view(-1, *like.shape[1:]).to(like.dtype) for part, like in parts)
+        return filled(self._like, shaped, rows.shape[0])  # not len(rows), which would be a constant
 
     def _on_window(
         self, seen: Tensor, to_go: Tensor, timestep: Tensor, previous: Tensor, memory: Tensor

@@ -153,6 +153,9 @@ def card_from_json(tree: object) -> PolicyCard:
     for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
         if not (getattr(card, name) or "").isprintable():  # it is shown on the terminal
             raise ValueError(f"{name} is not a line of text: {getattr(card, name)!r:.80}")
+    for text in (text for pair in card.versions.items() for text in pair):
+        if not text.isprintable() or set(text) & set("<>[]|`"):  # it is a part of Markdown pages
+            raise ValueError(f"versions has {text!r:.80}, which is not plain text")
     if problem := next(_problems_of_numbers(card), None):
         raise ValueError(problem)
     return card

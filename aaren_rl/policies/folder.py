@@ -8,8 +8,7 @@ Nothing that is read here is executed: JSON and safetensors.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,9 +84,7 @@ def has_policies(run: Path) -> bool:
 
 def read_card(path: str | Path) -> PolicyCard:
     """The card of a run folder's policy; raises CheckpointError: no policy, not readable, or of another format."""
-    folder = policy_folder(path)
-    with _naming_the_other(folder):
-        return _read_json(folder)[0]
+    return _read_json(policy_folder(path))[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,20 +119,20 @@ def load_policy(
     folder = policy_folder(path)
     if weights not in (None, *WEIGHTS):
         raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
-    with _naming_the_other(folder):
-        card, digests = _read_json(folder)
-        weights = weights or card.weights
-        file = folder / _weights_file(card, weights)
-        if weights != card.weights and not file.exists():
-            raise CheckpointError(
-                f"{folder}: holds the {weights_words(card.weights)} only; the {weights_words(weights)} are in its run"
-            )
-        tensors = load_tensors(file, digests.get(file.name))
-        with _as_checkpoint_errors(folder):
-            model = make_model(read(ModelConfig, card.model, "model"), tensors)
-    with _as_checkpoint_errors(folder):
+    card, digests = _read_json(folder)
+    weights = weights or card.weights
+    file = folder / _weights_file(card, weights)
+    if weights != card.weights and not file.exists():
+        raise CheckpointError(
+            f"{folder}: holds the {weights_words(card.weights)} only; the {weights_words(weights)} are in its run"
+        )
+    tensors = load_tensors(file, digests.get(file.name))
+    try:
+        model = make_model(read(ModelConfig, card.model, "model"), tensors)
         policy = make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
         return policy if temperature is None else dataclasses.replace(policy, temperature=temperature)
+    except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
+        raise CheckpointError(f"{folder}: {one_line(error)}") from error
 
 
 def make_policy(
@@ -211,13 +208,12 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
 
 def _without_removed(tree: dict[str, Any]) -> dict[str, Any]:
     """A card of an earlier version without what no policy has by now; ValueError where this one acts by it."""
-    model = tree.get("model")
     kept = {name: value for name, value in tree.items() if name != "critic_r2"}
-    if not isinstance(model, dict):
-        return kept
-    if model.get("critic"):
-        raise ValueError("the policy acts by a critic, which this version does not have; train it again")
-    return {**kept, "model": {name: value for name, value in model.items() if name not in ("critic", REMOVED)}}
+    if isinstance(model := tree.get("model"), dict):
+        if model.get("critic"):
+            raise ValueError("the policy acts by a critic, which this version does not have; train it again")
+        kept["model"] = {name: value for name, value in model.items() if name not in ("critic", REMOVED)}
+    return kept
 
 
 def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionModel:
@@ -237,23 +233,3 @@ def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionMo
         copies.pop(UNUSED, None)
     model.load_state_dict(copies, assign=True)
     return model
-
-
-@contextmanager
-def _as_checkpoint_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
-        raise CheckpointError(f"{folder}: {one_line(error)}") from error
-
-
-@contextmanager
-def _naming_the_other(folder: Path) -> Iterator[None]:
-    """Adds to the error of a policy that its run has another one."""
-    try:
-        yield
-    except CheckpointError as error:
-        others = [folder.with_name(name) for name in FOLDERS if folder.name in FOLDERS and name != folder.name]
-        if other := next((other for other in others if is_there(other / CARD)), None):
-            raise CheckpointError(f"{error}; its run has {other}, too") from error
-        raise

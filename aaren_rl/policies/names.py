@@ -36,6 +36,9 @@ class Agent:
 _PLAIN = {"draws": "uniform", "dropout": 0.0}
 _BEST_TENTH = {"draws": "best", "draw_share": 0.1, "dropout": 0.0}
 _WINDOW = {"context": "window", "rollout": "window", "rollout_context": 20}
+_DT = {**_WINDOW, **_PLAIN, "tokens_per_step": 3}
+_AAREN_RSA = {"forget_gate": False}  # its encoding is a memory that fades
+_RSA = {**_WINDOW, "tokens_per_step": 3, "rem_dilation": 1}
 # A longer memory than the other Transformers', of which an action looks at little.
 _TREE = {"context": "window", "context_length": 50, "rollout": "staggered", "rollout_context": 50, "tokens_per_step": 3}
 # Okabe and Ito's colors, which stay apart for the color-blind; markers differ as well, for print in gray.
@@ -43,45 +46,16 @@ AGENTS: dict[str, Agent] = {
     agent.name: agent
     for agent in (
         Agent("decision-aaren", "Decision-Aaren", "aaren", color="#0072b2", marker="o"),
+        Agent("decision-transformer", "Decision Transformer", "attention", _DT, color="#d55e00", marker="s"),
+        Agent("decision-aaren-rsa", "Decision-Aaren-RSA", "aaren-rsa", _AAREN_RSA, color="#56b4e9", marker="v"),
         Agent(
-            "decision-transformer",
-            "Decision Transformer",
-            "attention",
-            {**_WINDOW, **_PLAIN, "tokens_per_step": 3},
-            color="#d55e00",
-            marker="s",
+            "decision-transformer-1token", "Decision Transformer (1 token)", "attention", {**_WINDOW, **_PLAIN},
+            color="#aa3377", marker="d",
         ),
+        Agent("decision-rsa", "Decision-RSA", "rsa", _RSA, color="#cc79a7", marker="D"),
         Agent(
-            "decision-aaren-rsa",
-            "Decision-Aaren-RSA",
-            "aaren-rsa",
-            {"forget_gate": False},  # its encoding is a memory that fades
-            color="#56b4e9",
-            marker="v",
-        ),
-        Agent(
-            "decision-transformer-1token",
-            "Decision Transformer (1 token)",
-            "attention",
-            {**_WINDOW, **_PLAIN},
-            color="#aa3377",
-            marker="d",
-        ),
-        Agent(
-            "decision-rsa",
-            "Decision-RSA",
-            "rsa",
-            {**_WINDOW, "tokens_per_step": 3, "rem_dilation": 1},
-            color="#cc79a7",
-            marker="D",
-        ),
-        Agent(
-            "decision-transformer-tree",
-            "Decision Transformer with a tree",
-            "tree",
-            {**_TREE, **_PLAIN},
-            color="#e69f00",
-            marker="P",
+            "decision-transformer-tree", "Decision Transformer with a tree", "tree", {**_TREE, **_PLAIN},
+            color="#e69f00", marker="P",
         ),
         Agent("decision-gru", "Decision-GRU", "gru", color="#882255", marker="X"),
         Agent("decision-mingru", "Decision-minGRU", "mingru", color="#44aa99", marker="p"),
@@ -89,7 +63,7 @@ AGENTS: dict[str, Agent] = {
         Agent("bc", "Behavioral cloning", "aaren", _PLAIN, color="#009e73", marker="^", conditioned=False),
         Agent("bc-top10", "10 % BC", "aaren", _BEST_TENTH, color="#8f7700", marker="<", conditioned=False),
     )
-}
+}  # fmt: skip
 
 
 def style(agent: str) -> tuple[str, str]:
@@ -119,12 +93,6 @@ SOURCES = {
 
 # What stands at every score of such data, so that none is taken for another's.
 MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}
-DATA = {
-    "d4rl": "D4RL's data",
-    "local": "local data, not D4RL's",
-    "minari": "Minari's data, not D4RL's",
-    "file": "data of your own, not D4RL's",
-}
 
 
 def target_number(target_return: float | str) -> float:

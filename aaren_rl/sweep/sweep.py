@@ -31,8 +31,8 @@ from ..base.json_dataclass import read
 from ..base.ranges import GPUS
 from ..base.system import core_count
 from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
-from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.config import differences, read_config, settings_of
+from ..train.folder import holds_training, is_finished, read_metrics
 from ..train.options import Request, make_parser, make_request
 
 DESCRIPTION = """\

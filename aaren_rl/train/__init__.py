@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import UsageError
-from ..runs.folder import read_metrics
+from .folder import read_metrics
 
 if TYPE_CHECKING:
     from ..agents import Policy

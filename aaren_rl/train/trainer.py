@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..agents import Aaren, Attention, Block, DecisionModel, Encoded, ReturnEstimate, expectile_loss, kernels
-from ..agents.mixers import MinGRU
+from ..agents.mixers.mingru import MinGRU
 from ..agents.model.decision import MAX_EXPECTILE
 from ..base.errors import CheckpointError, NumericsError, one_line
 from ..policies.folder import SavedPolicy

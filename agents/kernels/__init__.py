@@ -27,16 +27,14 @@ INSTALLED = {name: importlib.util.find_spec(name) is not None for name in TYPES}
 def choose(scores: Tensor, values: Tensor) -> str:
     """The fastest method for these inputs; a plain one where a kernel cannot be used, with a warning if it could be.
 
-    A kernel is opaque to what traces a model to put it elsewhere (torch.export, ONNX), which gets "blocked".
+    A kernel is opaque to what traces a model (torch.compile, torch.export, ONNX), which gets "blocked".
     """
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return "blocked"
     backend = {"cpu": "numba", "cuda": "triton"}.get(values.device.type)
     if backend is None or (backend == "triton" and torch.float64 in (scores.dtype, values.dtype)):
         return "blocked"
-    # torch.compile cannot look into an import.
-    there = INSTALLED[backend] if torch.compiler.is_compiling() else available(backend)
-    return backend if there else "blocked"
+    return backend if available(backend) else "blocked"
 
 
 def load(name: str) -> ModuleType:

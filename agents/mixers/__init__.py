@@ -20,11 +20,11 @@ added from a module of a user's own, `--register MODULE`.
 """
 
 from .aaren import Aaren
-from .attention import Attention, AttentionState
-from .base import HeadMixer, Mixer, MixerConfig, StepWeights
+from .attention import Attention
+from .base import Mixer
 from .gru import GRU
 from .mingru import MinGRU
-from .rsa.mixer import RSA, AarenRSA, Encoded, EncodedState
+from .rsa.mixer import RSA, AarenRSA
 
 MIXERS: dict[str, type[Mixer]] = {
     "aaren": Aaren,
@@ -35,20 +35,3 @@ MIXERS: dict[str, type[Mixer]] = {
     "mingru": MinGRU,
     "tree": Attention,  # as it is trained; at rollout `policy/compiled.py` puts trees in its place
 }
-
-__all__ = [
-    "GRU",
-    "MIXERS",
-    "RSA",
-    "Aaren",
-    "AarenRSA",
-    "Attention",
-    "AttentionState",
-    "Encoded",
-    "EncodedState",
-    "HeadMixer",
-    "MinGRU",
-    "Mixer",
-    "MixerConfig",
-    "StepWeights",
-]

@@ -74,7 +74,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
-        from ..mixers import MIXERS, HeadMixer  # with torch
+        from ..mixers import MIXERS  # with torch
+        from ..mixers.base import HeadMixer
         from .trunk import check_names
 
         check_limits(self)

@@ -112,11 +112,6 @@ class Scaling:
             mean = mean - torch.from_numpy(origin).to(mean.device)
         return Scaling(mean.float(), std.float(), return_scale, *middle_and_half(action_low, action_high), origin)
 
-    @property
-    def action_range(self) -> tuple[Tensor, Tensor]:
-        """The middle and half of the range of actions, (A,) each."""
-        return self.action_middle, self.action_half
-
     def from_origin(self, observation: Array) -> Array:
         """Raw observations (B, O) as float32."""
         return observation if self.origin is None else (observation - self.origin).astype(np.float32)
@@ -144,23 +139,6 @@ class Scaling:
             timestep,
             None if previous is None else self.unit_actions(previous),
         )
-
-
-class PlainStep:
-    """`DecisionModel.step`, of a model in evaluation mode, in the environment's units."""
-
-    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  what has a DecisionModel's `step`
-        self.model, self.scaling = model, scaling
-
-    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  the model's own
-        return self.model.initial_state(batch_size)
-
-    @torch.no_grad()
-    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
-        """The actions (B, A), float32, and the new state; `begins` as in `DecisionModel.step`, bool (B,)."""
-        started = None if begins is None else torch.tensor(begins, device=self.scaling.observation_mean.device)
-        action, state = self.model.step(*self.scaling.to_model(step), state, started)
-        return to_array(self.scaling.actions(action)), state
 
 
 def to_array(action: Tensor) -> Array:

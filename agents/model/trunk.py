@@ -10,7 +10,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..mixers import MIXERS, Mixer, MixerConfig
+from ..mixers import MIXERS
+from ..mixers.base import Mixer, MixerConfig
 from ..mixers.rsa.encoding import RemConfig
 from ..mixers.tree.mixer import TreeConfig, plant_trees
 from ..scan.rows import RowModule, State

@@ -1,20 +1,28 @@
-"""What every engine of a policy has in common: its state, the checks of its arguments, episodes that begin. No torch.
+"""What a policy is, whatever computes its actions: its state, its arguments, episodes that begin. No torch.
 
-Shape suffixes: B environments, O observation, A action, R environments that begin an episode.
+An invalid argument raises ArgumentError, a ValueError, whose message names it.
+
+Shape suffixes: B environments, O observation, A action, n discrete actions, R environments that begin an episode.
 """
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import ArgumentError, NonFiniteActionError
-from ...base.ranges import ENVS
-from . import arguments as check
-from .discrete import choose, next_seeds
+from ...base.ranges import AUTO, COUNT_FROM_0, ENVS, TEMPERATURE, Range
+
+Array: TypeAlias = npt.NDArray[Any]
+
+# Dtype kinds that convert to a type without loss, and the name of the type in messages.
+_KINDS = {"f": ("biuf", "numbers"), "i": ("biu", "integers"), "b": ("b", "bool")}
+# Philox counts its samples in the lower 64 bits. Above is the time step, or this for the seed of the next episode.
+_STEP, _EPISODE = 64, 1 << 192
 
 
 class PolicyState(NamedTuple):
@@ -31,7 +39,7 @@ class PolicyState(NamedTuple):
 
     timestep: int | npt.NDArray[np.int64]
     return_to_go: npt.NDArray[np.float64]
-    previous_action: npt.NDArray[Any] | None
+    previous_action: Array | None
     memory: Any
     seeds: npt.NDArray[np.int64] | None = None
 
@@ -88,9 +96,9 @@ class BasePolicy(ABC):
             ArgumentError: the target return is none of these, not finite, or "auto" and the policy holds no estimate of
                 it; or a seed is none.
         """
-        batch = check.integer("batch_size", batch_size, ENVS)
+        batch = integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch)
-        seeds = None if self.temperature is None else check.seeds("seed", seed, batch)
+        seeds = None if self.temperature is None else seeds_of(seed, batch)
         return PolicyState(0, wanted, None, self._new_memory(batch), seeds)
 
     def reset(
@@ -115,21 +123,16 @@ class BasePolicy(ABC):
             )
         state = self._checked(state)
         batch = len(state.return_to_go)
-        index = check.rows("indices", indices, batch)
-        begun = self._targets(target_return, len(index))
-        previous = state.previous_action
-        if previous is None:
-            none = np.zeros((batch, self.sizes[1]), np.float32)
-            previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
-        return PolicyState(
-            _replaced(np.full(batch, state.timestep, np.int64), index, 0),
-            _replaced(state.return_to_go, index, begun),
-            previous,
-            self._memory_for_reset(state.memory),
-            None if state.seeds is None else _replaced(state.seeds, index, next_seeds(state.seeds[index])),
-        )
+        index = _rows("indices", indices, batch)
+        times, to_go = np.full(batch, state.timestep, np.int64), state.return_to_go.copy()
+        times[index], to_go[index] = 0, self._targets(target_return, len(index))
+        seeds = None if state.seeds is None else state.seeds.copy()
+        if seeds is not None:
+            seeds[index] = next_seeds(seeds[index])
+        previous = self._no_action(batch) if state.previous_action is None else state.previous_action
+        return PolicyState(times, to_go, previous, self._memory_for_reset(state.memory), seeds)
 
-    def act(self, observation: Any, reward: Any, state: PolicyState) -> tuple[npt.NDArray[Any], PolicyState]:  # noqa: ANN401
+    def act(self, observation: Any, reward: Any, state: PolicyState) -> tuple[Array, PolicyState]:  # noqa: ANN401
         """The next action of every environment.
 
         Args:
@@ -162,12 +165,12 @@ class BasePolicy(ABC):
     def select(self, state: PolicyState, rows: Any) -> PolicyState:  # noqa: ANN401
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, to_go, previous, memory, seeds = self._checked(state)
-        index = check.rows("rows", rows, len(to_go))
+        index = _rows("rows", rows, len(to_go))
         return PolicyState(
             timestep[index] if isinstance(timestep, np.ndarray) else timestep,
             to_go[index],
             None if previous is None else previous[index],
-            self._memory_of(memory, index, len(to_go)),
+            self._memory_of(memory, index),
             None if seeds is None else seeds[index],
         )
 
@@ -182,15 +185,15 @@ class BasePolicy(ABC):
         batch = len(state.return_to_go)
         if self.flatten is not None:
             observation = self.flatten(observation, self.observation_dtype)
-        observed = check.array("observation", observation, self.observation_dtype, (batch, self.sizes[0]))
-        rewards = check.array("reward", reward, np.float64, (batch,))
+        observed = array("observation", observation, self.observation_dtype, (batch, self.sizes[0]))
+        rewards = array("reward", reward, np.float64, (batch,))
         to_go = state.return_to_go - rewards if _finite(rewards) else np.full(batch, np.nan)
         if not (_finite(to_go) or self._can_follow(to_go)):
             raise NonFiniteActionError(self._blame(observed, rewards, state))
         out, memory = self._act(observed, to_go, state)
         if not _finite(out):
             raise NonFiniteActionError(self._blame(observed, rewards, state, out))
-        action: npt.NDArray[Any] = out
+        action: Array = out
         if self.discrete:
             action = choose(out, self.action_start, self.temperature, state.seeds, state.timestep)
         return out, PolicyState(state.timestep + 1, to_go, action, memory, state.seeds)
@@ -199,33 +202,54 @@ class BasePolicy(ABC):
         """Whether returns-to-go are finite, or infinite where the target is the maximum achievable return."""
         return bool((np.isfinite(to_go) | (np.isposinf(to_go) & self.estimates_maximum)).all())
 
-    def _blame(self, observed: Any, rewards: Any, state: PolicyState, action: Any = None) -> str:  # noqa: ANN401
-        wanted = state.return_to_go
+    def _blame(self, observed: Array, rewards: Array, state: PolicyState, action: Array | None = None) -> str:
+        """Why there is no finite action: the first argument that is not finite, with its row, or else the policy."""
+        wanted, times = state.return_to_go, np.broadcast_to(state.timestep, len(rewards))
         if self.estimates_maximum:  # which infinity stands for
             wanted = np.where(np.isposinf(wanted), 0.0, wanted)
         given = {"observation": observed, "reward": rewards, "previous_action": state.previous_action}
-        return check.blame({**given, "state: return_to_go": wanted}, state.timestep, action)
+        for name, values in {**given, "state: return_to_go": wanted}.items():
+            if values is not None and not np.isfinite(values).all():
+                row, *column = np.argwhere(~np.isfinite(values))[0].tolist()
+                place = f"row {row}" + (f", column {column[0]}" if column else "")
+                return f"{name}: {place} is {values[(row, *column)]} at step {times[row]}; no action follows from it"
+        if action is None:
+            return f"reward: the return-to-go that it leaves is not finite at step {times.min()}; no action follows"
+        return f"the policy's action at step {times[np.argwhere(~np.isfinite(action))[0][0]]} is not finite"
 
     def _checked(self, state: Any) -> PolicyState:  # noqa: ANN401  what a caller hands back, parts perhaps replaced
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
         timestep, to_go, previous, memory, seeds = state
         memory, batch = self._checked_memory(memory)
-        if previous is not None:
-            if self.discrete:
-                previous = check.choices("previous_action", previous, batch, self.action_start, self.sizes[1])
-            else:
-                previous = check.array("previous_action", previous, np.float32, (batch, self.sizes[1]))
-        elif not (isinstance(timestep, int) and timestep == 0):
-            raise ArgumentError("previous_action: is None after the first step")
-        to_go = check.array("state: return_to_go", to_go, np.float64, (batch,))
+        if previous is None:
+            if not (isinstance(timestep, int) and timestep == 0):
+                raise ArgumentError("previous_action: is None after the first step")
+        elif self.discrete:
+            previous = array("previous_action", previous, np.int64, (batch,))
+            low, high = self.action_start, self.action_start + self.sizes[1] - 1
+            if (outside := previous[(previous < low) | (previous > high)]).size:
+                raise ArgumentError(f"previous_action: must be actions from {low} to {high}, not {outside[0]}")
+        else:
+            previous = array("previous_action", previous, np.float32, (batch, self.sizes[1]))
+        to_go = array("state: return_to_go", to_go, np.float64, (batch,))
         if seeds is not None or self.temperature is not None:
-            seeds = check.seeds("state: seeds", seeds, batch)
-        return PolicyState(check.timestep(timestep, batch), to_go, previous, memory, seeds)
+            seeds = _from_0("state: seeds", seeds, batch)
+        if isinstance(timestep, np.ndarray) and timestep.ndim:
+            timestep = _from_0("state: timestep", timestep, batch)
+        else:
+            timestep = integer("state: timestep", timestep, COUNT_FROM_0)
+        return PolicyState(timestep, to_go, previous, memory, seeds)
+
+    def _no_action(self, batch: int) -> Array:
+        """In the place of the action before the first, which is not read."""
+        if self.discrete:
+            return np.full(batch, self.action_start, np.int64)
+        return np.zeros((batch, self.sizes[1]), np.float32)
 
     def _targets(self, target_return: Any, count: int) -> npt.NDArray[np.float64]:  # noqa: ANN401
         wanted = self.target_return if target_return is None else target_return
-        return check.targets(wanted, count, self.return_scale, infinite=self.estimates_maximum)
+        return targets(wanted, count, self.return_scale, infinite=self.estimates_maximum)
 
     @abstractmethod
     def _new_memory(self, batch: int) -> Any:  # noqa: ANN401  the engine's own
@@ -236,8 +260,8 @@ class BasePolicy(ABC):
         """The memory as `_act` reads it, and B; raises ArgumentError if it is not this policy's."""
 
     @abstractmethod
-    def _memory_of(self, memory: Any, index: npt.NDArray[np.int64], batch: int) -> Any:  # noqa: ANN401
-        """The memory of the environments at `index` among `batch`."""
+    def _memory_of(self, memory: Any, index: npt.NDArray[np.int64]) -> Any:  # noqa: ANN401
+        """The memory of the environments at `index`."""
 
     def _memory_for_reset(self, memory: Any) -> Any:  # noqa: ANN401
         """The memory of environments that are from now on at different steps."""
@@ -245,18 +269,145 @@ class BasePolicy(ABC):
 
     @abstractmethod
     def _act(
-        self, observed: npt.NDArray[Any], to_go: npt.NDArray[np.float64], state: PolicyState
+        self, observed: Array, to_go: npt.NDArray[np.float64], state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], Any]:
         """Actions (B, A), or logits (B, n), of observations (B, O) and returns-to-go (B,), and the memory after it."""
 
 
-def _finite(array: npt.NDArray[Any]) -> bool:
+def array(name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:  # noqa: ANN401
+    """An array of this type and shape, from anything that numpy converts, or from a tensor on any device."""
+    found: Array = value
+    if type(value) is not np.ndarray or value.dtype != dtype:  # fast path: the conversion below takes microseconds
+        kinds, words = _KINDS[np.dtype(dtype).kind]
+        try:
+            found = _as_array(value)
+            # Conversion would parse text, drop imaginary parts and fractions, and take numbers as booleans.
+            if found.size and found.dtype.kind not in kinds:
+                raise TypeError(str(found.dtype))
+            with np.errstate(over="ignore"):  # reported as not finite elsewhere
+                found = found.astype(dtype, copy=False)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise ArgumentError(f"{name}: must be {words}, not {type(value).__name__}") from error
+    if shape is not None and found.shape != shape:
+        raise ArgumentError(f"{name}: must have shape {shape} for this policy and state, not {found.shape}")
+    return found
+
+
+def integer(name: str, value: Any, limits: Range) -> int:  # noqa: ANN401
+    """An integer of this range."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name}: must be an integer, not {type(value).__name__}") from None
+    if problem := limits.problem(number):
+        raise ArgumentError(f"{name}: {problem}")
+    return number
+
+
+def check_temperature(value: Any, *, discrete: bool) -> None:  # noqa: ANN401
+    """Raises ArgumentError unless it is None, or a temperature for sampling discrete actions."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentError(f"temperature: must be a number, not {type(value).__name__}")
+    if problem := TEMPERATURE.problem(value):
+        raise ArgumentError(f"temperature: {problem}")
+    if not discrete:
+        raise ArgumentError("temperature: needs discrete actions, but this policy has continuous ones; leave it out")
+
+
+def targets(value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:  # noqa: ANN401
+    """Target returns, one or (B,), as (B,): finite, also divided by the policy's return scale, as float32.
+
+    "auto", in an array infinity, is the maximum achievable return, where the policy is able to: `infinite`.
+    """
+    if value is None:
+        raise ArgumentError('target_return: this policy names none of its own; give a number or "auto"')
+    automatic = isinstance(value, str)
+    if automatic and value != AUTO:
+        raise ArgumentError(f'target_return: must be a number or "{AUTO}", not {value[:40]!r}')
+    wanted = array("target_return", math.inf if automatic else value, np.float64)
+    if wanted.shape not in ((), (batch,)):
+        raise ArgumentError(f"target_return: must be a number or have shape ({batch},), not {wanted.shape}")
+    asking = np.isposinf(wanted)
+    if asking.ndim == 0 and asking and not automatic:
+        raise ArgumentError(f'target_return: must be finite; the maximum achievable return is "{AUTO}"')
+    if not infinite and asking.any():
+        raise ArgumentError(
+            "this policy holds no estimate of the maximum achievable return: give a target return, as a number"
+        )
+    if not (asking | (np.abs(wanted / scale) <= np.finfo(np.float32).max)).all():  # NaN is not
+        raise ArgumentError(f"target_return: must be finite, in float32 and divided by {scale:g}, too")
+    return np.broadcast_to(wanted, (batch,)).copy()
+
+
+def seeds_of(seed: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+    """Seeds of a sampling policy, (B,), as they are or from one number s: s, s + 1, ..."""
+    found = array("seed", seed, np.int64)
+    # A copy: the caller's may change.
+    return _from_0("seed", found + np.arange(batch) if found.shape == () else found.copy(), batch)
+
+
+def choose(
+    logits: npt.NDArray[np.floating[Any]],
+    start: int,
+    temperature: float | None,
+    seeds: npt.NDArray[np.int64] | None,
+    timestep: int | npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """The actions (B,), from `start` on, for finite logits (B, n): the most likely, or a sample of softmax(logits / T).
+
+    A sample is argmax(logits / T + g) with Gumbel noise g (the Gumbel-max trick, Maddison et al. 2014). The noise of
+    environment i depends only on its seed and time step.
+
+    Args:
+        logits: finite.
+        start: the smallest action.
+        temperature: T; None: the most likely action, the smallest one on ties.
+        seeds: (B,); ignored without a temperature.
+        timestep: one number for all, or (B,).
+    """
+    if temperature is not None:
+        assert seeds is not None
+        # At most 0, so that the quotient of the largest is finite.
+        scaled = (logits - logits.max(1, keepdims=True)).astype(np.float64)
+        with np.errstate(over="ignore"):
+            scaled /= temperature
+        for row, seed, time in zip(scaled, seeds, np.broadcast_to(timestep, len(logits)), strict=True):
+            source = np.random.Philox(key=int(seed), counter=int(time) << _STEP)
+            row += np.random.Generator(source).gumbel(size=len(row))
+        logits = scaled
+    chosen: npt.NDArray[np.int64] = logits.argmax(1) + np.int64(start)
+    return chosen
+
+
+def next_seeds(seeds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The seeds (R,) of the next episodes after those with these seeds."""
+    drawn = [np.random.Philox(key=int(seed), counter=_EPISODE).random_raw() for seed in seeds]
+    return (np.array(drawn, np.uint64) >> np.uint64(1)).astype(np.int64)
+
+
+def _as_array(value: Any) -> Array:  # noqa: ANN401
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _finite(values: Array) -> bool:
     """Whether all numbers are finite: if their sum is, which is found faster."""
-    return math.isfinite(np.add.reduce(array, None)) or bool(np.isfinite(array).all())
+    return math.isfinite(np.add.reduce(values, None)) or bool(np.isfinite(values).all())
 
 
-def _replaced(values: npt.NDArray[Any], index: npt.NDArray[np.int64], new: Any) -> npt.NDArray[Any]:  # noqa: ANN401
-    """A copy with new values at `index`."""
-    values = values.copy()
-    values[index] = new
-    return values
+def _from_0(name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+    found = array(name, value, np.int64, (batch,))
+    if (found < 0).any():
+        raise ArgumentError(f"{name}: must be at least 0, not {found.min()}")
+    return found
+
+
+def _rows(name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+    """Indices of environments, (R,)."""
+    found = array(name, value, np.int64)
+    if _as_array(value).dtype == bool:  # True and False would be 1 and 0
+        raise ArgumentError(f"{name}: must be indices of environments, not a mask; np.flatnonzero makes them of one")
+    if found.ndim != 1 or ((found < 0) | (found >= batch)).any():
+        raise ArgumentError(f"{name}: must be indices of {batch} environments, in one dimension")
+    return found

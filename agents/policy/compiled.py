@@ -1,50 +1,36 @@
-"""A decision model in its fastest form for rollout: with a compiled step on the CPU, each step is one call."""
+"""A step of a decision model in the environment's units: in PyTorch's operations, or in one compiled call on a CPU."""
 
-import copy
 from itertools import accumulate
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from ..mixers import StepWeights
+from ..mixers.base import StepWeights
 from ..mixers.rsa.encoding import GatedEncoding, Recurrence
-from ..mixers.tree.mixer import TreeConfig, plant_trees
 from ..model.decision import DecisionModel
-from ..model.scaling import Array, PlainStep, Scaling, Step
+from ..model.scaling import Array, Scaling, Step, to_array
 from ..model.trunk import Block
 from ..scan.state import STATE_DTYPE
 
 
-class Stepper(Protocol):
-    """The interface of the steps of a policy, in units of the environment. Each object has its own kind of state."""
+class PlainStep:
+    """`DecisionModel.step` of a model in evaluation mode, in units of the environment: `CompiledStep` equals it."""
 
-    def initial_state(self, batch_size: int) -> Any: ...  # noqa: ANN401
+    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  what has a DecisionModel's `step`
+        self.model, self.scaling = model, scaling
 
-    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]: ...  # noqa: ANN401
+    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  the model's own
+        return self.model.initial_state(batch_size)
 
-
-def for_rollout(
-    model: DecisionModel, scaling: Scaling, *, compiled: bool = True, tree: TreeConfig | None = None
-) -> Stepper:
-    """The steps of a model with its current weights, without dropout.
-
-    Args:
-        model: is not changed.
-        scaling: of the policy.
-        compiled: use one compiled call on a CPU, if the model has one; otherwise PyTorch operations.
-        tree: of tree attention in the place of softmax attention.
-
-    Raises ValueError where a tree is asked for and the model has no softmax attention.
-    """
-    if compiled and tree is None and can_compile(model):
-        return CompiledStep(model, scaling)
-    copied = copy.deepcopy(model).eval().requires_grad_(False)
-    if tree is not None:
-        plant_trees(copied.trunk, tree)
-    return PlainStep(copied, scaling)
+    @torch.no_grad()
+    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
+        """The actions (B, A), float32, and the new state; `begins` as in `DecisionModel.step`, bool (B,)."""
+        started = None if begins is None else torch.tensor(begins, device=self.scaling.observation_mean.device)
+        action, state = self.model.step(*self.scaling.to_model(step), state, started)
+        return to_array(self.scaling.actions(action)), state
 
 
 def can_compile(model: DecisionModel) -> bool:
@@ -78,7 +64,7 @@ class CompiledStep:
         mixers = [block.mixer.step_weights() for block in blocks]
         own = [mixer.encoding for mixer in mixers if mixer.encoding is not None]
         encoding = _packed_encoding(own, len(blocks), config.width // config.heads)
-        units = scaling.observation_mean, scaling.observation_std, *scaling.action_range
+        units = scaling.observation_mean, scaling.observation_std, scaling.action_middle, scaling.action_half
         self._scaling = tuple(packed(part.float()) for part in units), float(scaling.return_scale)
         self._model = (
             (packed(moments), packed(model.embed_action.weight.T), packed(seen.T)),
@@ -128,6 +114,9 @@ class CompiledStep:
         after, acted = np.empty(old.shape), np.empty(previous.shape, np.float32)
         self._step((observed, to_go, times, previous, begins), *self._scaling, *self._model, old, after, acted)
         return acted, torch.from_numpy(after)
+
+
+Stepper: TypeAlias = PlainStep | CompiledStep  # each has its own kind of state
 
 
 def packed(x: Tensor) -> Array:

@@ -53,65 +53,6 @@ def fused_scan(
     return outputs, ScanState(*last)
 
 
-@torch.library.custom_op("aaren_rl::scan_forward", mutates_args=())
-def _forward(
-    backend: str,
-    scores: Tensor,
-    values: Tensor,
-    m: Tensor,
-    u: Tensor,
-    w: Tensor,
-    mask: Tensor,
-    starts: Tensor,
-    log_decay: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The back end's `forward`, opaque to torch.compile."""
-    return load(backend).forward(scores, values, m, u, w, mask, starts, log_decay)  # type: ignore[no-any-return]
-
-
-@torch.library.custom_op("aaren_rl::scan_backward", mutates_args=())
-def _backward(
-    backend: str,
-    weights: Tensor,
-    values: Tensor,
-    outputs: Tensor,
-    d_outputs: Tensor,
-    g: Tensor,
-    c: Tensor,
-    starts: Tensor,
-    decays: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The back end's `backward`, opaque to torch.compile."""
-    given = weights, values, outputs, d_outputs, g, c, starts, decays
-    return load(backend).backward(*given)  # type: ignore[no-any-return]
-
-
-OPERATORS = {"forward": _forward, "backward": _backward}
-WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # type of the weights of positions
-
-
-@_forward.register_fake
-def _forward_shapes(backend: str, scores: Tensor, values: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))
-    weights = torch.empty(scores.shape, dtype=WEIGHTS[backend], device=values.device)
-    return outputs, weights, *map(_like, others[:3])  # m, u, w
-
-
-@_backward.register_fake
-def _backward_shapes(
-    backend: str,
-    weights: Tensor,
-    values: Tensor,
-    outputs: Tensor,
-    _: Tensor,
-    *others: Any,  # noqa: ANN401
-) -> tuple[Tensor, ...]:
-    g, c, _starts, decays = others
-    d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
-    d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
-    return d_scores, torch.empty_like(values), _like(g), _like(c), d_decays
-
-
 def _held(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x (..., N, D) as input of back ends: of a type, with contiguous channels; copied only if needed.
 
@@ -119,17 +60,6 @@ def _held(x: Tensor, dtype: torch.dtype) -> Tensor:
     """
     x = x.to(dtype)
     return x if x.dim() <= 4 and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
-
-
-def _like(part: Tensor) -> Tensor:
-    return torch.empty_like(part, memory_format=torch.contiguous_format)
-
-
-def _run(name: str, backend: str, *inputs: Tensor | bool | None) -> tuple[Tensor, ...]:
-    compiling = torch.compiler.is_compiling()
-    results: tuple[Tensor, ...]
-    results = OPERATORS[name](backend, *inputs) if compiling else getattr(load(backend), name)(*inputs)
-    return results
 
 
 class _FusedScan(torch.autograd.Function):
@@ -149,7 +79,7 @@ class _FusedScan(torch.autograd.Function):
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
         decay = None if log_decay is None else log_decay.to(dtype)
-        outputs, weights, *last = _run("forward", backend, scores.to(dtype), held, m, u, w, mask, starts, decay)
+        outputs, weights, *last = load(backend).forward(scores.to(dtype), held, m, u, w, mask, starts, decay)
         ctx.decay_dtype = None if log_decay is None else log_decay.dtype
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
         ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
@@ -167,9 +97,8 @@ class _FusedScan(torch.autograd.Function):
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
         decays = ctx.needs_input_grad[8]
-        d_scores, d_values, g, c, d_decays = _run(
-            "backward", ctx.backend, weights, held, outputs, d_outputs, g, c, starts, decays
-        )
+        given = weights, held, outputs, d_outputs, g, c, starts, decays
+        d_scores, d_values, g, c, d_decays = load(ctx.backend).backward(*given)
         d_m = d_u = d_w = None
         if decays or any(ctx.needs_input_grad[3:6]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)

@@ -12,8 +12,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from aaren_rl import load_policy
+from aaren_rl.agents.policy.base import BasePolicy
 from aaren_rl.envs import make_env
-from aaren_rl.vector import SelectingPolicy, VectorPolicy
+from aaren_rl.vector import VectorPolicy
 
 State: TypeAlias = tuple[Any, ...]
 
@@ -33,7 +34,7 @@ class LastRewards(VecEnvWrapper):
 class SB3Policy:
     """A policy as stable-baselines3 calls one. Its state is a value, which goes from one `predict` to the next."""
 
-    def __init__(self, policy: SelectingPolicy[Any], env: LastRewards, target_return: float | None = None) -> None:
+    def __init__(self, policy: BasePolicy, env: LastRewards, target_return: float | None = None) -> None:
         """`env` is what the loop steps; None asks for the policy's own target return."""
         self.env = env
         self.policy = VectorPolicy(policy, n_envs=env.num_envs, autoreset_mode="SameStep", target_return=target_return)

@@ -35,9 +35,9 @@ from aaren_rl.envs.tasks.built_in import LONGEST
 from aaren_rl.envs.tasks.memory.reacher import SHOWN, TARGET, ReacherRecall
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.names import label, style
-from aaren_rl.runs.folder import read_metrics
 from aaren_rl.sweep.sweep import request_run, train_all
 from aaren_rl.train.config import RunConfig
+from aaren_rl.train.folder import read_metrics
 from aaren_rl.train.options import Request
 
 from . import rollout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import AarenRSA, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
-from aaren_rl.agents.model.scaling import PlainStep, Scaling, Step
-from aaren_rl.agents.policy.compiled import CompiledStep, Stepper, can_compile, for_rollout
+from aaren_rl.agents.model.scaling import Scaling, Step
+from aaren_rl.agents.policy.compiled import CompiledStep, PlainStep, Stepper, can_compile
 
 SHAPES = {
     "post-norm": {},
@@ -90,7 +91,7 @@ def test_large_scores_neither_overflow_nor_forget() -> None:
 def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit(mixer: str) -> None:
     model = make(width=128, heads=4, layers=2, mixer=mixer, forget_gate=True)
     whole = play(model, 30, 17, stepper=(stepper := compiled(model)))
-    for batch in (1, 2, 3, 4, 5, 16):
+    for batch in (1, 3, 4, 16):
         assert torch.equal(play(model, 30, batch, stepper=stepper), whole[:batch]), batch
 
 
@@ -163,12 +164,8 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
     for changes in (*others, {"tokens_per_step": 3}, {"mixer": "aaren-rsa", "rem_max_power": 5}):
         model = DecisionModel(ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes)))
         assert not can_compile(model), changes
-        assert isinstance(for_rollout(model, unit_scaling(model)), PlainStep)
     assert not can_compile(make().double())
-    model = make()
-    scaling = unit_scaling(model)
-    assert isinstance(for_rollout(model, scaling), CompiledStep)
-    assert isinstance(for_rollout(model, scaling, compiled=False), PlainStep)
+    policy = Policy(make(), torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20)
+    assert policy.batch_invariant and not replace(policy, compiled=False).batch_invariant
     monkeypatch.setattr(kernels, "available", lambda name: False)
-    assert isinstance(for_rollout(model, scaling), PlainStep)
-    assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20).batch_invariant
+    assert isinstance(replace(policy)._stepper, PlainStep)

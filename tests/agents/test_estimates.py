@@ -51,7 +51,7 @@ def estimated(estimate: ReturnEstimate | None, observation: np.ndarray) -> np.nd
     return ((x @ estimate.last.weight.double().T + estimate.last.bias.double()).squeeze(-1) * SCALE).numpy()
 
 
-@pytest.mark.parametrize("expectile", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("expectile", [0.5, 0.9])
 def test_the_loss_is_least_at_the_expectile(expectile: float) -> None:
     returns = torch.from_numpy(np.random.default_rng(0).gamma(2.0, size=2000))
     value = returns.mean().clone().requires_grad_()

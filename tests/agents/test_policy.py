@@ -75,28 +75,28 @@ def test_recurrent_is_forward_over_all_steps(mixer: str) -> None:
 
 
 @every_mixer
-@pytest.mark.parametrize("context_length", [2, 3, 8])
+@pytest.mark.parametrize("context_length", [2, 8])
 @torch.no_grad()
 def test_window_is_forward_over_the_last_steps(mixer: str, context_length: int) -> None:
-    policy, (observations, rewards) = make(mixer, "window", context_length), episode(60)
+    policy, (observations, rewards) = make(mixer, "window", context_length), episode(20)
     actions, states = play(policy, observations, rewards)
     data = inputs(observations, rewards)
-    for t in range(60):
+    for t in range(20):
         begin = max(0, t + 1 - context_length)
         torch.testing.assert_close(actions[:, t], last_of_slice(policy, data, actions, begin, t), rtol=0, atol=1e-5)
         assert states[t].memory.observations.shape[1] == context_length
 
 
 @every_mixer
-@pytest.mark.parametrize("context_length", [2, 3, 5, 8, 20])
+@pytest.mark.parametrize("context_length", [2, 3, 8])
 @torch.no_grad()
 def test_staggered_is_forward_over_a_recent_stretch(mixer: str, context_length: int) -> None:
     """The acting state's age stays between K / 2 and K, and it has seen exactly the last `age` steps."""
-    policy, (observations, rewards) = make(mixer, "staggered", context_length), episode(75)
+    policy, (observations, rewards) = make(mixer, "staggered", context_length), episode(30)
     actions, _ = play(policy, observations, rewards)
     data, half = inputs(observations, rewards), context_length // 2
     ages = []
-    for t in range(75):
+    for t in range(30):
         # Dropped every K / 2 steps; the one that replaces it was begun K / 2 steps before.
         ages.append(t + 1 - half * max(0, t // half - 1))
         fresh = last_of_slice(policy, data, actions, t + 1 - ages[-1], t)
@@ -170,6 +170,8 @@ def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
         for given in (state, after):
             with pytest.raises(ValueError, match=f"the rollout mode {rollout}, and this policy's is {other}"):
                 make(rollout=other).act(ZEROS["observation"], ZEROS["reward"], given)
+    with pytest.raises(ValueError, match="memory must be what act gave, not list"):  # as JSON gives it back
+        make(rollout=rollout).act(ZEROS["observation"], ZEROS["reward"], state._replace(memory=[[0.0]]))
 
 
 @pytest.mark.defect(11)
@@ -196,7 +198,7 @@ def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(
 
 
 @pytest.mark.faults
-@every_mixer
+@pytest.mark.parametrize("mixer", ["aaren", "attention"])
 @every_rollout
 def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: str) -> None:
     policy, (observations, rewards) = make(mixer, rollout), episode(3)
@@ -209,7 +211,7 @@ def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: 
 @every_rollout
 def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> None:
     """From the step on at which "staggered" and "window" are full (K = 8), the same bytes for ever."""
-    early, late = (20, 200) if rollout != "recurrent" else (10, 1000)
+    early, late = (20, 100) if rollout != "recurrent" else (10, 500)
     _, states = play(make(rollout=rollout), *episode(late, batch=1))
     assert state_bytes(states[early - 1]) == state_bytes(states[late - 1])
     _, states = play(make("attention"), *episode(100))

@@ -10,11 +10,13 @@ from policies import ACTION, COMPILED, CONSTANT_STATE, GROWING, OBSERVATION, mak
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, NonFiniteActionError, Policy, PolicyState
 
-STEPS, BATCH = 40, 16
+STEPS, BATCH = 24, 16
 CONSTANT = [(mixer, rollout) for mixer in CONSTANT_STATE for rollout in ROLLOUTS]
 ONE_BATCH = [*CONSTANT, *((mixer, "window") for mixer in GROWING)]
-PLAYED = [(*one, compiled) for one in ONE_BATCH for compiled in ((True, False) if one[0] in COMPILED else (False,))]
-STARTS = {0: range(BATCH), 1: [3], 2: [3, 5], 7: [0, 1, 2], 9: [15], 13: range(4, 12), 14: [4], 31: [0, 15]}
+STATES = [(mixer, rollout) for mixer in CONSTANT_STATE for rollout in ("recurrent", "staggered")]
+WINDOWS = [("aaren", "window"), ("attention", "window")]
+PLAYED = [(*one, one[0] in COMPILED) for one in STATES + WINDOWS] + [("aaren", "staggered", False)]
+STARTS = {0: range(BATCH), 2: [3, 5], 7: [0, 1, 2], 9: [15], 13: range(4, 12), 14: [4]}
 TARGETS = np.random.default_rng(1).uniform(50, 300, (STEPS, BATCH))
 
 
@@ -69,11 +71,11 @@ def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: s
     policy = make(mixer, rollout, compiled=compiled)
     mixed, states = together(policy)
     np.testing.assert_allclose(mixed, apart(policy), rtol=0, atol=rounding(policy))
-    assert states[-1].timestep[[0, 3, 4, 5, 12]].tolist() == [8, 37, 25, 26, 39]
+    assert states[-1].timestep[[0, 3, 4, 5, 12]].tolist() == [16, 21, 9, 10, 23]
     assert np.abs(np.diff(mixed, axis=0)).min(-1).max(-1).min() > 1e-4  # actions that say something
 
 
-@pytest.mark.parametrize(("mixer", "rollout"), ONE_BATCH)
+@pytest.mark.parametrize(("mixer", "rollout"), [*((m, "staggered") for m in CONSTANT_STATE), ("attention", "window")])
 def test_a_mixed_state_is_a_value_and_some_of_its_rows_can_be_taken(mixer: str, rollout: str) -> None:
     policy, (observations, rewards) = make(mixer, rollout), episode()
     actions, states = together(policy)

@@ -8,26 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from policies import make_policy, save_run
 
 from aaren_rl import load_policy
 from aaren_rl.agents import NonFiniteActionError, Policy, TreeConfig
 from aaren_rl.evaluate import evaluate as evaluate
-from aaren_rl.train import options as train
-
-SMALL = ("--width", "16", "--layers", "2", "--heads", "2", "--updates", "1", "--threads", "1", "--eval-episodes", "1")
-
-
-def trained(folder: Path, data: Path, agent: str) -> Path:
-    arguments = ("--agent", agent, "--source", str(data), "--env", "hopper-medium", "--final-episodes", "1")
-    tree = ("--tree-budget", "0.4", "--steps-per-update", "64", "--out", str(folder))
-    assert train.main([*arguments, *SMALL, *tree]) == 0
-    return folder / "hopper-medium" / agent / "seed0"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the agent that acts with a tree."""
-    return trained(tmp_path_factory.mktemp("runs"), hopper_file, "decision-transformer-tree")
+    acts = {"agent": "decision-transformer-tree", "rollout": "staggered", "rollout_context": 50}
+    return save_run(tmp_path_factory.mktemp("runs") / "seed0", "tree", {"tree_budget": 0.4}, **acts)
 
 
 def act(policy: Policy, steps: int) -> np.ndarray:
@@ -74,7 +66,6 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
     assert ", tree attention, E = 0.4, sampler edh, seed 0;" in capsys.readouterr().out
 
 
-def test_only_softmax_attention_is_replaced(tmp_path: Path, hopper_file: Path) -> None:
-    policy = load_policy(trained(tmp_path, hopper_file, "decision-aaren"))
+def test_only_softmax_attention_is_replaced() -> None:
     with pytest.raises(ValueError, match="the place of softmax attention, and this model has none"):
-        replace(policy, tree=TreeConfig())
+        replace(make_policy("aaren"), tree=TreeConfig())

@@ -14,10 +14,8 @@ from safetensors.numpy import load_file, save_file
 from aaren_rl import load_policy
 from aaren_rl.base.errors import CheckpointError, UsageError
 from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.hub import from_pretrained, save_pretrained
-from aaren_rl.hub.command import main
-from aaren_rl.hub.folder import model_card, read_scores
 from aaren_rl.policies.folder import read_card
+from aaren_rl.share.hub import main, model_card, read_scores, save_pretrained
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +32,14 @@ def saved(trained_run: Path, scores_file: Path, tmp_path: Path) -> Path:
 
 def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
     assert sorted(file.name for file in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    policy, again, rng = load_policy(trained_run), from_pretrained(saved), np.random.default_rng(0)
+    policy, again, rng = load_policy(trained_run), load_policy(saved), np.random.default_rng(0)
     ours, theirs = policy.initial_state(2, 3600.0), again.initial_state(2, 3600.0)
     for _ in range(5):
         observation, reward = rng.normal(size=(2, 11)), rng.normal(size=2)
         expected, ours = policy.act(observation, reward, ours)
         action, theirs = again.act(observation, reward, theirs)
         np.testing.assert_array_equal(action, expected)
-    assert from_pretrained(saved, rollout="staggered", rollout_context=6).rollout == "staggered"
+    assert load_policy(saved, rollout="staggered", rollout_context=6).rollout == "staggered"
     with pytest.raises(CheckpointError, match="EMA weights only"):
         load_policy(saved, weights="raw")
     data = Path(read_card(trained_run).source_path)  # nothing of this machine is published
@@ -105,6 +103,7 @@ def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Pa
         ({"model": [1]}, "model"),
         ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
         ({"format": 99}, "not a policy of format"),
+        ({"versions": {"torch": "<script>"}}, "versions has '<script>', which is not plain text"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "unknown key auto_map"),
         (b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "model.safetensors: not readable"),
         ({"head.bias": None}, "damaged"),
@@ -122,5 +121,5 @@ def test_bad_files_are_refused_by_one_line(saved: Path, changes: dict[str, objec
     tree.pop("head.bias", None)
     config.write_text(json.dumps(tree))
     with pytest.raises(CheckpointError, match=message) as caught:
-        from_pretrained(saved)
+        load_policy(saved)
     assert "\n" not in str(caught.value) and str(saved) in str(caught.value)

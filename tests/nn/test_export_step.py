@@ -65,13 +65,6 @@ def test_another_runtime_streams_the_file(name, tmp_path):
         np.testing.assert_allclose(y, wanted.numpy(), atol=1e-5)
 
 
-def test_outputs_that_are_zero(tmp_path):
-    module = Aaren(WIDTH, HEADS)
-    for parameter in module.output.parameters():
-        parameter.data.zero_()
-    assert export_step(module, tmp_path / "step.onnx", torch.randn(2, 5, WIDTH)) == 0
-
-
 def test_a_nan_writes_nothing(tmp_path):
     module = Aaren(WIDTH, HEADS)
     next(module.output.parameters()).data[0] = torch.nan
@@ -92,6 +85,4 @@ def test_what_has_no_graph_is_refused(tmp_path):
         export_step(Aaren(8, 2), tmp_path / "none" / "step.onnx", torch.randn(2, 9, 8))
     with pytest.raises(ValueError, match="B from 2"):
         export_step(AarenRSA(WIDTH, HEADS), tmp_path / "a.onnx", x[:1])
-    with pytest.raises(ValueError, match=r"Trunk\.step has no ONNX graph that ONNX Runtime can run: .*Erf"):
-        export_step(Trunk("aaren", WIDTH, 1, HEADS).double(), tmp_path / "a.onnx", x.double())  # GELU in float64
     assert not any(tmp_path.iterdir())

@@ -7,6 +7,7 @@ Debian 13; elsewhere set CPLUS_INCLUDE_PATH to their folder). The JavaScript pro
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import onnxruntime
 import pytest
 from cartpole import make_discrete, make_discrete_card
 from checkout import ROOT
-from policies import make_card, make_policy, onnx_policy_of
+from policies import make_card, make_policy, onnx_file_of
 
 from aaren_rl.agents import Policy
 from aaren_rl.runtime import load_policy
@@ -82,11 +83,16 @@ POLICIES: dict[str, tuple[Callable[[], Policy], float | str]] = {
 }
 
 
-def exported(policy: Policy, folder: Path) -> Path:
-    file, discrete = folder / "policy.onnx", policy.model.config.discrete
-    card = (make_discrete_card if discrete else make_card)(policy.model, rollout=policy.rollout)
-    card = dataclasses.replace(card, action_start=policy.action_start)
-    file.write_bytes(onnx_policy_of(policy, card)._content)
+@functools.cache
+def content(kind: str) -> bytes:
+    policy = POLICIES[kind][0]()
+    card = (make_discrete_card if policy.discrete else make_card)(policy.model, rollout=policy.rollout)
+    return onnx_file_of(policy, dataclasses.replace(card, action_start=policy.action_start))
+
+
+def exported(kind: str, folder: Path) -> Path:
+    file = folder / "policy.onnx"
+    file.write_bytes(content(kind))
     return file
 
 
@@ -98,8 +104,7 @@ def run(program: Program, file: Path, target: float | str, lines: str) -> subpro
 @pytest.mark.parametrize("kind", POLICIES)
 def test_its_actions_are_pythons(program: Program, kind: str, tmp_path: Path) -> None:
     """Over two episodes."""
-    make, target = POLICIES[kind]
-    file = exported(make(), tmp_path)
+    file, target = exported(kind, tmp_path), POLICIES[kind][1]
     policy, rng = load_policy(file), np.random.default_rng(0)
     size, count = len(policy.card["observation_mean"]), 1000 if kind == "recurrent" else 60
     observations = rng.normal(1.7e9 * (kind == "far from zero"), 1, (count, size)).astype(policy.observation_dtype)
@@ -130,15 +135,15 @@ def test_its_actions_are_pythons(program: Program, kind: str, tmp_path: Path) ->
     ],
 )
 def test_bad_input_gives_one_line(program: Program, target: str, lines: str, message: str, tmp_path: Path) -> None:
-    done = run(program, exported(make_policy(), tmp_path), target, lines)
+    done = run(program, exported("recurrent", tmp_path), target, lines)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", [None, b"no graph"])
-def test_a_file_that_is_no_policy_gives_one_line(program: Program, content: bytes | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoiled", [None, b"no graph"])
+def test_a_file_that_is_no_policy_gives_one_line(program: Program, spoiled: bytes | None, tmp_path: Path) -> None:
     file = tmp_path / "policy.onnx"
-    if content is not None:
-        file.write_bytes(content)
+    if spoiled is not None:
+        file.write_bytes(spoiled)
     done = run(program, file, "300", "")
     assert done.returncode == 1 and done.stderr.startswith("act: ") and done.stderr.count("\n") == 1

@@ -22,12 +22,6 @@ def onnx_policy() -> OnnxPolicy:
     return onnx_policy_of(make_policy())
 
 
-@pytest.fixture(scope="module")
-def able() -> OnnxPolicy:
-    """It estimates the maximum achievable return."""
-    return onnx_policy_of(make_policy(max_return_estimate=True, layers=1))
-
-
 def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
     """Raw observations (T, B, O) and the reward before each step (T, B), 0 at the first."""
     rng = np.random.default_rng(batch)
@@ -59,9 +53,8 @@ def test_some_environments_begin_anew(onnx_policy: OnnxPolicy) -> None:
     np.testing.assert_allclose(some, mixed[13][rows], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("exported", [False, True], ids=["policy", "onnx_policy"])
-def test_copies_and_pickles_act_alike(exported: bool, onnx_policy: OnnxPolicy) -> None:
-    policy = onnx_policy if exported else make_policy("aaren")
+def test_copies_and_pickles_act_alike() -> None:
+    policy = make_policy("aaren")
     observations, rewards = (array[0] for array in episode(2))
     acted, state = policy.act(observations, rewards, policy.initial_state(2, TARGET))
     for other in (copy.copy(policy), copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):

@@ -24,7 +24,7 @@ from aaren_rl.envs import DataError, UsageError, load_task
 from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
-from aaren_rl.export.command import main as export
+from aaren_rl.export.export import main as export
 from aaren_rl.train.options import main as train
 
 SMALL: dict[str, Any] = {

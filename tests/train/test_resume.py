@@ -17,12 +17,12 @@ from small_run import arguments, folder, records
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
-from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
-from aaren_rl.runs.folder import checkpoint_files
 from aaren_rl.sweep.sweep import is_done, request_run
 from aaren_rl.train import evaluation
 from aaren_rl.train import run as run_module
+from aaren_rl.train.checkpoints import KEPT, add_checkpoint
 from aaren_rl.train.config import read_config, settings_of
+from aaren_rl.train.folder import checkpoint_files
 from aaren_rl.train.options import main as train
 from aaren_rl.train.run import find_checkpoint
 from aaren_rl.train.trainer import Trainer

@@ -1,13 +1,9 @@
-"""The scan's kernels beyond what every method is tested for: layouts in memory, threads, when they are chosen.
-
-And the kernels as torch's operators, Triton's on a GPU or, without one, in Triton's interpreter.
-"""
+"""The scan's kernels beyond what every method is tested for: layouts in memory, threads, when they are chosen."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import interpreter
 import pytest
 import torch
 from policies import ACTION, OBSERVATION, make_model
@@ -17,10 +13,7 @@ from torch import Tensor
 from aaren_rl.agents import ScanState, kernels, prefix_scan
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.agents.kernels.compiled import compiled
-from aaren_rl.agents.scan.fused import OPERATORS
 
-interpreter.prepare()
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 traces = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
 # The compiler of torch 2.10 gave a wrong gradient of the key weights.
 compiles = pytest.mark.skipif(torch.__version__ < "2.13", reason="a compiler with a wrong gradient of the keys")
@@ -57,9 +50,16 @@ def shared_starts(batch: tuple[int, ...]) -> Tensor:
     return torch.isin(torch.arange(50), torch.tensor([0, 9, 28, 31])).expand(*batch, 50)
 
 
-@pytest.mark.parametrize("batch", [(5, 2), (1, 4), (1, 1)])
-@pytest.mark.parametrize("layout", [heads_side_by_side, torch.Tensor.contiguous])
-@pytest.mark.parametrize("begin", [None, shared_starts, partial(random_starts, 50)])
+@pytest.mark.parametrize(
+    ("batch", "layout", "begin"),
+    [
+        ((5, 2), heads_side_by_side, None),
+        ((5, 2), torch.Tensor.contiguous, partial(random_starts, 50)),
+        ((1, 4), heads_side_by_side, shared_starts),
+        ((1, 4), torch.Tensor.contiguous, shared_starts),
+        ((1, 1), torch.Tensor.contiguous, partial(random_starts, 50)),
+    ],
+)
 def test_threads_share_rows_and_stretches(
     layout: object, batch: tuple[int, int], begin: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +78,6 @@ def test_threads_share_rows_and_stretches(
             leaves.append(decay)
             gradients = torch.autograd.grad(outputs.square().sum() + state.output().sum(), leaves)
             results.append((outputs, *state, *gradients))
-        check(numba_scan, scores, layout(values), state=before, starts=starts)
         check(numba_scan, scores, layout(values), state=before, starts=starts, decay=random_decays(50, batch))
     finally:
         torch.set_num_threads(threads)
@@ -116,33 +115,7 @@ def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest
 
 @compiles
 @traces
-@pytest.mark.parametrize(
-    ("backend", "dtype", "device"),
-    [
-        *[("numba", dtype, "cpu") for dtype in kernels.TYPES["numba"]],
-        ("triton", torch.float32, DEVICE),
-        pytest.param("triton", torch.bfloat16, DEVICE, marks=pytest.mark.slow),  # half a minute
-    ],
-)
-def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype, device: str) -> None:
-    """Forward and backward: their schemas, gradients and shapes without numbers."""
-    pytest.importorskip(backend, exc_type=ImportError)
-    batch = (2, 3) if backend == "numba" else (1, 2)  # interpreted, Triton's programs take a second each
-    scores, values = random_inputs(20, batch=batch, dim=5)
-    scores = scores.to(torch.promote_types(dtype, torch.float32))
-    side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
-    mask, starts = random_mask(20, batch), random_starts(20, batch)
-    inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
-    for decay in (None, -inputs[0].abs()):
-        torch.library.opcheck(OPERATORS["forward"], (backend, *inputs, decay))
-        outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs, decay)
-        gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1], decay is not None)
-        torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))
-
-
-@compiles
-@traces
-@pytest.mark.parametrize(("mixer", "bfloat16"), [("aaren", False), ("attention", True), ("aaren-rsa", True)])
+@pytest.mark.parametrize(("mixer", "bfloat16"), [("aaren", False), ("aaren-rsa", True)])
 def test_a_compiled_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool) -> None:
     """By "aot_eager", which traces as every back end does, and needs no compiler."""
     torch.compiler.reset()

@@ -44,17 +44,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernels.load("triton"), name, value)
 
 
-@pytest.mark.parametrize("length", [1, 17, 64, 65, 130])
+@pytest.mark.parametrize("length", [1, 65, pytest.param(130, marks=pytest.mark.slow)])
 def test_every_length(length: int) -> None:
-    check(scan, *random_inputs(length, batch=(1,)))
     check(scan, *random_inputs(length, batch=(1,)), decay=random_decays(length, (1,)))
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 13, 16, 17, pytest.param(35, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [1, 4, 5, 17, pytest.param(35, marks=pytest.mark.slow)])
 def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> None:
     """Heads side by side, NaN under the mask."""
-    check(scan, *random_inputs(length, batch=(1,)), state=random_state((1,)))
-    batch = (2, 2)
+    batch = (1, 2)
     scores, values = random_inputs(length, batch=batch, dim=5)
     mask, starts = random_mask(length, batch), random_starts(length, batch)
     side_by_side = values.transpose(1, 2).contiguous().transpose(1, 2)
@@ -80,7 +78,6 @@ def test_a_state_whose_maximum_is_no_float32(small: None) -> None:
     """Near 10,000 float32 has steps of 1e-3."""
     (scores, values), state = random_inputs(9, batch=(1,)), random_state((1,))
     state = state._replace(m=state.m + 1e4 + 4e-4)
-    check(scan, scores + 1e4, values, state=state)
     check(scan, scores + 1e4, values, state=state, decay=random_decays(9, (1,)))
 
 
@@ -89,7 +86,7 @@ def test_three_batch_dimensions(small: None) -> None:
     check(scan, scores.transpose(0, 1), values.transpose(0, 1), starts=random_starts(6, (2, 1, 1), 0.5))
 
 
-@pytest.mark.parametrize("kind", ["+1e4", "-110", "rising", "falling", "loud, then quiet"])
+@pytest.mark.parametrize("kind", ["+1e4", "rising", "falling", "loud, then quiet"])
 def test_extreme_scores(kind: str) -> None:
     scores, values = random_inputs(70, batch=(1,))
     ramp, starts = torch.linspace(-200, 200, 70), None
@@ -97,7 +94,7 @@ def test_extreme_scores(kind: str) -> None:
         starts = torch.arange(70).eq(40).expand(1, 70)
         scores = torch.where(starts.cumsum(-1) > 0, scores - 1e4, scores + 1e4)
     else:
-        scores = scores + {"+1e4": 1e4, "-110": -110, "rising": ramp, "falling": -ramp}[kind]
+        scores = scores + {"+1e4": 1e4, "rising": ramp, "falling": -ramp}[kind]
     check(scan, scores, values, state=random_state((1,)), starts=starts)
     # Without the state: faded by 110 in one chunk to the scores' size, it is rounded to 1e-5 as float32 rounds 110.
     # So is what is left of falling scores near 200 that decays bring down to 12: here they fall from 20.

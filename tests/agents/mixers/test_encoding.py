@@ -49,7 +49,7 @@ def expected(encoding: GatedEncoding, mixed: Tensor, values: Tensor, starts: Ten
 
 
 @every_case
-@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 220])
+@pytest.mark.parametrize("length", [1, 64, 220])
 @torch.no_grad()
 def test_parallel_is_the_matrix_product(counts: tuple[int, ...], dilation: int, max_power: int, length: int) -> None:
     encoding, values = make(counts, dilation, max_power), random_values(sum(counts) + 1, length)
@@ -64,7 +64,7 @@ def test_parallel_is_the_matrix_product(counts: tuple[int, ...], dilation: int, 
 
 
 @every_case
-@pytest.mark.parametrize("cut", [1, 2, 64, 250])
+@pytest.mark.parametrize("cut", [1, 64, 250])
 @torch.no_grad()
 def test_steps_and_pieces_are_the_whole(counts: tuple[int, ...], dilation: int, max_power: int, cut: int) -> None:
     """A sequence in two calls and then token by token, from states after starts and not."""

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
-from aaren_rl.agents.mixers import GRU, MinGRU, MixerConfig
+from aaren_rl.agents.mixers.base import MixerConfig
+from aaren_rl.agents.mixers.gru import GRU
+from aaren_rl.agents.mixers.mingru import MinGRU
 from aaren_rl.agents.model.trunk import BLOCKS, Dropout
 
 WIDTH, HEADS = 16, 4
@@ -59,8 +61,8 @@ def steps(mixer: Mixer | Trunk, x: Tensor) -> tuple[Tensor, object]:
 @every_encoding
 @torch.no_grad()
 def test_parallel_is_recurrent(name: str) -> None:
-    """Over 3,000 tokens, outputs and final state."""
-    mixer, x = make(name), tokens(3000, batch=1)
+    """Outputs and final state."""
+    mixer, x = make(name), tokens(400, batch=1)
     parallel, last = mixer(x)
     recurrent, state = steps(mixer, x)
     torch.testing.assert_close(parallel, recurrent, rtol=0, atol=1e-5)
@@ -70,9 +72,9 @@ def test_parallel_is_recurrent(name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 @torch.no_grad()
-def test_a_forget_gate_over_10_000_tokens(dtype: torch.dtype, tolerance: float) -> None:
+def test_a_forget_gate_over_many_tokens(dtype: torch.dtype, tolerance: float) -> None:
     """Heads with gates of 2e-9, 1/2 and 1 - 2e-9, and one as before training: in parallel as token by token."""
-    mixer, x = make("aaren with a gate", dtype), tokens(10_000, dtype, batch=1)
+    mixer, x = make("aaren with a gate", dtype), tokens(2000, dtype, batch=1)
     mixer.forget.bias[:3] = torch.tensor([-20.0, 0.0, 20.0])
     parallel, last = mixer(x)
     recurrent, state = steps(mixer, x)
@@ -89,7 +91,7 @@ def test_a_forget_gate_begins_with_heads_of_all_spans() -> None:
 
 
 @every_encoding
-@pytest.mark.parametrize("keep", [slice(1, None, 3), slice(-1, None), slice(None), slice(2, 5)])
+@pytest.mark.parametrize("keep", [slice(1, None, 3), slice(-1, None)])
 @torch.no_grad()
 def test_keep_is_slicing(name: str, keep: slice) -> None:
     mixer, x = make(name, torch.float64), tokens(12, torch.float64)
@@ -174,20 +176,20 @@ def test_it_is_the_papers_equation_and_so_are_its_gradients(name: str) -> None:
 @pytest.mark.parametrize("way", ["parallel", "recurrent"])
 @torch.no_grad()
 def test_aaren_under_bfloat16_autocast(way: str) -> None:
-    """After 5,000 tokens the state is float64 and near that of a float64 run.
+    """After 2,000 tokens the state is float64 and near that of a float64 run.
 
     Scores are computed and summed in float32 at least, so the sums of exponentials agree to float32's rounding; summed
     in bfloat16 they would be off by 4e-3 or stop growing at 256. Values are bfloat16 products, each off by half a unit
     in the last place, 2^-9 of its size, in the input, the weights and the result: 3 * 2^-9 of the largest.
     """
-    mixer, x = make("aaren"), tokens(5000, batch=1)
+    mixer, x = make("aaren"), tokens(2000, batch=1)
     _, exact = make("aaren", torch.float64)(x.double())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         if way == "recurrent":
             y, state = steps(mixer, x)
         else:
             state = None
-            for part in x.split(1250, 1):
+            for part in x.split(500, 1):
                 y, state = mixer(part, state)
     assert y.dtype == torch.bfloat16 and all(part.dtype == torch.float64 for part in state)
     torch.testing.assert_close(state.m + state.u.log(), exact.m + exact.u.log(), rtol=0, atol=1e-5)
@@ -229,12 +231,12 @@ def test_dropout_only_in_training(name: str) -> None:
 @pytest.mark.parametrize(("name", "scale"), [("gru", 1), ("mingru", 8)])
 @torch.no_grad()
 def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> None:
-    """10,000 tokens from a state on, under bfloat16 autocast too, which must not add up.
+    """2,000 tokens from a state on, under bfloat16 autocast too, which must not add up.
 
-    minGRU's gates open and shut: the sum of log(1 - z) is below -9,000. A GRU of such weights is chaotic.
+    minGRU's gates open and shut: the sum of log(1 - z) is below -1,800. A GRU of such weights is chaotic.
     """
-    mixer, x, starts = make(name), tokens(10_000), torch.zeros(2, 10_000, dtype=torch.bool)
-    starts[0, 17] = starts[0, 18] = starts[1, 0] = starts[1, 9000] = True
+    mixer, x, starts = make(name), tokens(2000), torch.zeros(2, 2000, dtype=torch.bool)
+    starts[0, 17] = starts[0, 18] = starts[1, 0] = starts[1, 1800] = True
     for weight in mixer.parameters():
         weight *= scale
     given, exact = tokens(1)[:, 0].to(mixer.initial_state(2).dtype), copy.deepcopy(mixer).double()
@@ -245,7 +247,7 @@ def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> Non
     true = torch.stack(outputs, 1)
     largest = max(1.0, float(true.abs().max()))
     if name == "mingru":
-        assert float(F.logsigmoid(-exact.gate(x.double())).sum(1).max()) < -9_000
+        assert float(F.logsigmoid(-exact.gate(x.double())).sum(1).max()) < -1_800
     torch.testing.assert_close(exact(x.double(), given.double(), starts=starts)[0], true, rtol=0, atol=1e-10)
     for bfloat16, tolerance in ((False, 1e-5), (True, 2**-7)):
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
 from aaren_rl.agents.model.scaling import Step
-from aaren_rl.agents.policy.compiled import for_rollout
+from aaren_rl.agents.policy.compiled import CompiledStep
 
 OBSERVATION, ACTION = 5, 2
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
@@ -59,7 +59,7 @@ def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step:
     assert model.embed_timestep is None and model.embed_observation.weight.grad is not None
     with torch.no_grad():
         assert torch.equal(model(*early)[0], model(*late)[0])
-        rollout = for_rollout(model, unit_scaling(model))
+        rollout = CompiledStep(model, unit_scaling(model))
         given = early[0][:, 0].numpy(), early[2][:, 0].double().numpy()
         first, later = (rollout.step(Step(*given, t, None), rollout.initial_state(2))[0] for t in (0, 700))
         assert np.array_equal(first, later)
@@ -69,7 +69,7 @@ def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step:
 
 @tokens
 @every_mixer
-@pytest.mark.parametrize("length", [1, 2, 100])
+@pytest.mark.parametrize("length", [1, 40])
 @torch.no_grad()
 def test_forward_is_step_by_step(mixer: str, length: int, tokens_per_step: int) -> None:
     model, data = make(mixer, tokens_per_step=tokens_per_step), steps(length, first=3)
@@ -78,8 +78,7 @@ def test_forward_is_step_by_step(mixer: str, length: int, tokens_per_step: int) 
     torch.testing.assert_close(parallel, stepwise(model, data), rtol=0, atol=1e-5)
 
 
-@every_mixer
-@pytest.mark.parametrize("activation", ["gelu-tanh", "relu"])
+@pytest.mark.parametrize(("mixer", "activation"), [("aaren", "gelu-tanh"), ("attention", "relu"), ("gru", "gelu-tanh")])
 @torch.no_grad()
 def test_pre_norm_blocks_are_those_of_gpt2(mixer: str, activation: str) -> None:
     """x + mixer(LN1(x)), x + MLP(LN2(x)), and one more layer norm at the end; in parallel and step by step."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from aaren_rl.agents import CrossAttention, attend
 
-every_block = pytest.mark.parametrize("block", [None, 1, 7, 64])
+every_block = pytest.mark.parametrize("block", [None, 1, 7])
 
 
 def draw(n: int, *, scores: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -25,7 +25,7 @@ def exact(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
 
 
 @every_block
-@pytest.mark.parametrize("n", [1, 2, 63, 129])
+@pytest.mark.parametrize("n", [1, 70])
 @pytest.mark.parametrize(("scores", "offset"), [(1.0, 0.0), (1e4, 0.0), (1.0, -1e4), (1.0, 1e4)])
 def test_equal_to_softmax(block: int | None, n: int, scores: float, offset: float) -> None:
     """With scores far below zero, a maximum that started at 0 would divide 0 by 0."""

@@ -1,5 +1,10 @@
-"""A policy ready for the Hugging Face hub: a policy folder with a model card."""
+"""A policy in the layout of the Hugging Face hub: `aaren-rl hub RUN FOLDER`.
 
+The folder holds config.json (the policy's card: how it was made and what it needs to act), model.safetensors (its
+default weights) and README.md (the model card, with scores and how they were made). Nothing is sent anywhere.
+"""
+
+import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -8,11 +13,66 @@ from pathlib import Path, PurePath
 from ..base.errors import CheckpointError, UsageError, one_line
 from ..base.files import check_free, read_small
 from ..base.json_dataclass import read
+from ..cli import Parser, import_registering, run
 from ..evaluate.scores import Score, describe_rollout
 from ..evaluate.tables import format_table
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, save_policy
 from ..policies.names import SOURCES, label, target_words, weights_words
+
+DESCRIPTION = """\
+Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a
+README.md that says how the policy was made and what it scores.
+
+  aaren-rl evaluate RUN --json scores.json
+  aaren-rl hub RUN FOLDER --scores scores.json
+
+Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a policy like any other:
+  aaren-rl evaluate FOLDER
+"""
+MODEL_CARD = """\
+---
+{header}
+---
+
+# {title}
+
+```text
+{scores}
+```
+
+{made}
+
+```python
+from aaren_rl import load_policy
+
+policy = load_policy("this-folder")
+state = policy.initial_state(batch_size=1)
+action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)
+```
+
+`config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    parser = Parser("hub", DESCRIPTION, "RUN FOLDER [options]")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what to write; must not exist, or be empty")
+    parser.add_argument("--license", metavar="NAME", default="mit", help="license of the weights [mit]")
+    parser.add_argument("--scores", type=Path, metavar="FILE", help="scores of these weights, of evaluate --json")
+    parser.add_shared()
+    return run(parser, _publish, argv)
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    import_registering(arguments.register)
+    scores = [] if arguments.scores is None else read_scores(arguments.scores)
+    folder = save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
+    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+    print(f"send it with: hf upload USER/NAME {folder}")
+    return 0
 
 
 def read_scores(file: Path) -> list[Score]:
@@ -57,11 +117,12 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     """README.md of the model `name`, as the hub reads it: a YAML header and Markdown. `scores` are of its weights."""
     from huggingface_hub import EvalResult, ModelCardData  # a second
 
+    source = SOURCES.get(card.source, card.source)
     results = [
         EvalResult(
             task_type="reinforcement-learning",
             dataset_type=score.env_id,
-            dataset_name=f"{score.env_id}, trained on {card.dataset} ({SOURCES.get(card.source, card.source)})",
+            dataset_name=f"{score.env_id}, trained on {card.dataset} ({source})",
             metric_type=kind,
             metric_name=f"{words}, target return {target_words(score.target_return)}, "
             f"{score.episodes} episodes from seed {score.seed}",
@@ -86,33 +147,16 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     trained = f"{card.updates:,} gradient steps on {card.context}{windows or ' contexts'}, seed {card.seed}"
     made = {
-        "Data": f"{card.dataset}, {SOURCES.get(card.source, card.source)} (`{card.source_path}`)",
+        "Data": f"{card.dataset}, {source} (`{card.source_path}`)",
         "Environment": f"`{card.env_id}`, time limit {card.horizon} steps" if card.env_id else "none",
         "Training": "elsewhere" if card.source == "imported" else trained,
         "Rollout": f"{describe_rollout(card.rollout, card.rollout_context)}, {weights_words(card.weights)}",
         "Target return": f"{target_words(card.target_return, '.15g')} by default",
         "Made with": ", ".join(f"{package} {version}" for package, version in card.versions.items()),
     }
-    return f"""\
----
-{header.to_yaml()}
----
-
-# {label(card.agent)} for {card.env}
-
-```text
-{format_table(scores, speed=False) if scores else "No scores were recorded."}
-```
-
-{chr(10).join(f"- {name}: {text}" for name, text in made.items())}
-
-```python
-from aaren_rl.hub import from_pretrained
-
-policy = from_pretrained("this-folder")
-state = policy.initial_state(batch_size=1, target_return=policy.target_return)
-action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)
-```
-
-`config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.
-"""
+    return MODEL_CARD.format(
+        header=header.to_yaml(),
+        title=f"{label(card.agent)} for {card.env}",
+        scores=format_table(scores, speed=False) if scores else "No scores were recorded.",
+        made="\n".join(f"- {name}: {text}" for name, text in made.items()),
+    )

@@ -17,15 +17,13 @@ from torch import Tensor
 
 from ...base.errors import ArgumentError
 from ...base.ranges import CONTEXT
-from ..mixers.tree.mixer import TreeConfig
+from ..mixers.tree.mixer import TreeConfig, plant_trees
 from ..model.decision import DecisionModel, ReturnEstimate
 from ..model.scaling import ReturnRange, Scaling, Step
 from ..scan.rows import batch_size, each
-from . import arguments as check
-from .base import BasePolicy, PolicyState
-from .compiled import CompiledStep, Stepper, for_rollout
-from .discrete import one_hot
-from .memory import MEMORIES, Memory, Recurrent, Staggered, Window, act_on_window, act_staggered
+from .base import BasePolicy, PolicyState, check_temperature
+from .compiled import CompiledStep, PlainStep, Stepper, can_compile
+from .rollout_modes import MEMORIES, Memory, Recurrent, Staggered, Window, act_on_window, act_staggered
 
 ROLLOUTS = tuple(MEMORIES)
 
@@ -74,14 +72,12 @@ class Policy(BasePolicy):
 
     def __post_init__(self) -> None:
         config = self.model.config
-        derived = {
-            "sizes": (config.observation_dim, config.action_dim),
-            "discrete": config.discrete,
-            "observation_dtype": np.float64 if self.exact else np.float32,
-            "estimates_maximum": self.model.max_return_estimate is not None,
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(  # the class is frozen
+            sizes=(config.observation_dim, config.action_dim),
+            discrete=config.discrete,
+            observation_dtype=np.float64 if self.exact else np.float32,
+            estimates_maximum=self.model.max_return_estimate is not None,
+        )
         if self.rollout not in ROLLOUTS:
             raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
         if not isinstance(self.context_length, int) or CONTEXT.problem(self.context_length):
@@ -93,7 +89,7 @@ class Policy(BasePolicy):
             raise ValueError(f"observation statistics must have shape {(observations,)}")
         if any(torch.as_tensor(x).shape not in ((), (1,), (actions,)) for x in (self.action_low, self.action_high)):
             raise ValueError(f"action_low and action_high must be numbers or have shape ({actions},)")
-        check.temperature(self.temperature, discrete=self.discrete)
+        check_temperature(self.temperature, discrete=self.discrete)
         if self.tree is not None and self.rollout == "window":
             raise ValueError("tree attention needs a growing memory: use rollout recurrent or staggered, not window")
         self.model.eval()
@@ -120,7 +116,12 @@ class Policy(BasePolicy):
 
     @cached_property
     def _stepper(self) -> Stepper:
-        return for_rollout(self.model, self.scaling, compiled=self.compiled, tree=self.tree)
+        if self.compiled and self.tree is None and can_compile(self.model):
+            return CompiledStep(self.model, self.scaling)
+        copied = copy.deepcopy(self.model).eval().requires_grad_(False)
+        if self.tree is not None:
+            plant_trees(copied.trunk, self.tree)
+        return PlainStep(copied, self.scaling)
 
     @cached_property
     def _max_return(self) -> ReturnEstimate | None:
@@ -137,10 +138,12 @@ class Policy(BasePolicy):
     def _checked_memory(self, memory: Any) -> tuple[Memory, int]:  # noqa: ANN401
         if not isinstance(memory, MEMORIES[self.rollout]):
             other = type(memory).__name__.lower()
-            raise ArgumentError(f"state: is of the rollout mode {other}, and this policy's is {self.rollout}")
+            if other in MEMORIES:
+                raise ArgumentError(f"state: is of the rollout mode {other}, and this policy's is {self.rollout}")
+            raise ArgumentError(f"state: memory must be what act gave, not {other}; keep states by pickle, not JSON")
         return memory, batch_size(memory)
 
-    def _memory_of(self, memory: Memory, index: npt.NDArray[np.int64], batch: int) -> Memory:
+    def _memory_of(self, memory: Memory, index: npt.NDArray[np.int64]) -> Memory:
         places = torch.from_numpy(index)
         return each(lambda parts: parts[0][places.to(parts[0].device)], [memory])  # type: ignore[no-any-return]
 
@@ -155,7 +158,8 @@ class Policy(BasePolicy):
         if self._max_return is not None and math.isinf(np.add.reduce(to_go)):
             to_go = np.where(np.isposinf(to_go), self._estimated(self._max_return, observed), to_go)
         if self.discrete and previous is not None:
-            previous = one_hot(previous, self.action_start, self.sizes[1])
+            choices = np.arange(self.action_start, self.action_start + self.sizes[1])
+            previous = np.equal(previous[:, None], choices).astype(np.float32)
         if self.return_range is not None:
             to_go = self.return_range.clamp(to_go, state.timestep)
         step, memory = Step(observed, to_go, state.timestep, previous), state.memory
@@ -163,8 +167,8 @@ class Policy(BasePolicy):
             return act_on_window(step, memory, self.model, self.scaling)
         if isinstance(memory, Staggered):
             return act_staggered(step, memory, self._stepper, self.context_length // 2, self.observation_mean.device)
-        action, state = self._stepper.step(step, memory.state, step.begins())
-        return action, Recurrent(state)
+        action, after = self._stepper.step(step, memory.state, step.begins())
+        return action, Recurrent(after)
 
     @torch.no_grad()
     def _estimated(self, estimate: ReturnEstimate, observed: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -5,7 +5,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,10 @@ from torch import Tensor
 
 from ..model.decision import DecisionModel
 from ..model.scaling import ModelStep, Scaling, Step, to_array
-from ..model.trunk import TrunkState
 from ..scan.rows import where
 from .compiled import Stepper
 
-StepperState: TypeAlias = TrunkState | Tensor
+StepperState: TypeAlias = Any  # a stepper knows its own: `TrunkState`, or one tensor
 
 
 class Recurrent(NamedTuple):
@@ -34,7 +33,7 @@ class Staggered(NamedTuple):
     """
 
     older: StepperState
-    younger: StepperState | None
+    younger: StepperState
 
 
 class Window(NamedTuple):

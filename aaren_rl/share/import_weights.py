@@ -6,7 +6,7 @@ Nothing in a file is executed: JSON and safetensors.
 import argparse
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,6 @@ _NAMES = {
 _UNUSED = ("predict_return.", "predict_state.", "encoder.wte.", "encoder.wpe.")
 # Hugging Face's names of activations to ours; its default is relu.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
-# What our model can express.
-_ALLOWED: dict[str, Collection[object]] = {
-    "model_type": ("decision_transformer",),
-    "activation_function": _ACTIVATIONS,
-    "action_tanh": (True,),
-    "layer_norm_epsilon": (1e-5,),
-    "add_cross_attention": (False,),
-}
 
 
 @dataclass(frozen=True)
@@ -79,9 +71,12 @@ class _Config:
     add_cross_attention: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in _ALLOWED.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} is {value!r}; only {' or '.join(map(str, allowed))} can be imported")
+        if self.activation_function not in _ACTIVATIONS:
+            raise ValueError(f"activation_function is {self.activation_function!r}; only {' or '.join(_ACTIVATIONS)}")
+        only = {"model_type": "decision_transformer", "action_tanh": True, "layer_norm_epsilon": 1e-5}
+        for name, value in {**only, "add_cross_attention": False}.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; only {value} can be imported")
         if self.n_head < 1:
             raise ValueError(f"n_head is {self.n_head}; at least 1")
 
@@ -92,8 +87,8 @@ class _Statistics:
     std: list[float]
 
 
-def make_parser() -> Parser:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
     parser = Parser("import-weights", DESCRIPTION, "SOURCE FOLDER [options]")
     add = parser.add_argument
     add("weights", type=Path, metavar="SOURCE", help="folder with the weights")
@@ -106,12 +101,7 @@ def make_parser() -> Parser:
     scale = "returns are divided by it [1000]"
     add("--return-scale", type=RETURN_SCALE.number, metavar="X", default=1000.0, help=scale)
     parser.add_shared()
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    return run(make_parser(), _import_weights, argv)
+    return run(parser, _import_weights, argv)
 
 
 def _import_weights(arguments: argparse.Namespace) -> int:

@@ -1,1 +1,0 @@
-"""The command import-weights: Decision Transformers that others trained."""

@@ -1,1 +1,0 @@
-"""A run's folder: its lock, metrics, numbered checkpoints and TensorBoard events."""
