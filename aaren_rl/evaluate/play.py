@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gymnasium.spaces import Discrete
 
@@ -18,9 +18,6 @@ from ..envs.tasks.spaces import Layout, is_vector, parts_of
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import AUTO, find_agent, target_number
 from .scores import Score
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,10 @@ class Ranks:
         if self.size == 1 or chosen.type != "cuda":
             return chosen
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)), torch.cuda.device_count()
-        if chosen.index is not None:
-            raise UsageError(f"--device {chosen}: with several processes, use --device cuda (one GPU per process)")
-        if here > gpus:
-            raise UsageError(f"--nproc-per-node {here}: this machine has {gpus} GPUs; use as many, or --device cpu")
+        if chosen.index is not None or here > gpus:
+            raise UsageError(
+                f"--device {chosen}: {here} processes need a GPU each, and there are {gpus}; use --device cpu"
+            )
         device = torch.device("cuda", self.local_rank)
         torch.cuda.set_device(device)
         return device
