@@ -114,15 +114,15 @@ class FirstEpisode(gym.Wrapper[npt.NDArray[np.float64], Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if not self._ended:
             self._seed = seed
-            self._last, _ = begin(self.env, self._where(), seed=seed)
+            self._last = begin(self.env, self._where(), seed=seed)[0].copy()  # some share one array between them
         return self._last, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         if self._ended:
             return self._last, 0.0, False, False, {}
         self._steps += 1
-        self._last, reward, terminated, truncated, _ = take(self.env, action, self._where())
-        self._ended = terminated or truncated
+        seen, reward, terminated, truncated, _ = take(self.env, action, self._where())
+        self._last, self._ended = seen.copy(), terminated or truncated
         return self._last, reward, terminated, truncated, {}
 
     def close(self) -> None:
