@@ -80,7 +80,12 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    # Two that take seconds show that training, streaming and drawing work.
+    [pytest.param(path, marks=() if path.stem in ("events", "forecast") else pytest.mark.slow) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_an_example_trains_streams_and_draws(example, run, tmp_path):
     printed = run(example, "--quick", "--picture", tmp_path / "picture.png", *DATA[example.stem](tmp_path))
     assert any(path.suffix == ".png" for path in tmp_path.iterdir())
@@ -90,8 +95,8 @@ def test_an_example_trains_streams_and_draws(example, run, tmp_path):
 
 
 def test_the_agent_in_one_file_trains_and_acts(hopper_file, run):
-    printed = run(AGENT, "--data", hopper_file, "--updates", 20, "--episodes", 1)
-    assert re.search(r"gradient step 20: loss \d\.\d{4}\nasked for \d+: \d+, score \d+\.\d; \d+ s", printed)
+    printed = run(AGENT, "--data", hopper_file, "--updates", 5, "--episodes", 1)
+    assert re.search(r"gradient step 5: loss \d\.\d{4}\nasked for \d+: \d+, score \d+\.\d; \d+ s", printed)
     assert len(AGENT.read_text().splitlines()) <= 150
 
 
