@@ -10,10 +10,19 @@ if TYPE_CHECKING:
     from .data.episodes import Episode, Episodes, returns_to_go
     from .load import is_own, load_episodes, load_task, task_name
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
-    from .tasks.built_in import BUILT_IN, LocalTask
     from .tasks.environment import make_env
-    from .tasks.names import find_task, get_task, normalized_score
-    from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task
+    from .tasks.table import (
+        BUILT_IN,
+        REFERENCE_RETURNS,
+        TASKS,
+        D4RLTask,
+        LocalTask,
+        Reference,
+        Task,
+        find_task,
+        get_task,
+        normalized_score,
+    )
 
 __all__ = [
     "BUILT_IN",
@@ -45,15 +54,13 @@ __all__ = [
 ]
 
 # Those that import little first: a name is looked for in them in this order.
-_HOMES = (
-    "..base.errors .tasks.table .tasks.built_in .tasks.names .data.episodes .tasks.environment .simulation.rollout "
-    ".load"
-)
+_HOMES = "..base.errors .tasks.table .data.episodes .tasks.environment .simulation.rollout .load"
 
 
 def __getattr__(name: str) -> object:
     """Imports a name's module on demand: a name of the table needs neither Gymnasium nor h5py."""
     for home in _HOMES.split() if name in __all__ else ():
         if hasattr(module := import_module(home, __name__), name):
-            return getattr(module, name)
+            globals()[name] = getattr(module, name)
+            return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

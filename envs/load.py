@@ -8,27 +8,37 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base.errors import AarenRLError, DataError, UsageError
+from ..base.errors import DataError, SimulationError, UsageError
 from ..base.files import sha256
-from .data.assemble import hold_to_bounds, hold_to_choices
-from .data.download import fetch, pin_path, write_pin
+from .data.columns import Limits, new_array
+from .data.download import fetch, file_url, pin_path, write_pin
 from .data.episodes import Episodes
-from .data.files import SUFFIXES, read_env_id, read_file
-from .data.hdf5 import d4rl_dataset_dir, d4rl_url
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
-from .data.storage import allocate
+from .data.rules import hold
+from .data.sources import SUFFIXES, read_file
 from .local.sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
-from .tasks import arguments
-from .tasks.built_in import BUILT_IN, LocalTask
-from .tasks.environment import check_own_name, check_reference, own_task, same_dynamics, unversioned
-from .tasks.names import find_task, get_task
+from .simulation.stepping import begin, take
+from .tasks.environment import check_own_name, check_reference, close_env, make_env, own_task
 from .tasks.spaces import MOST, parts_of
-from .tasks.table import TASKS, D4RLTask, Reference, Task
+from .tasks.table import (
+    BUILT_IN,
+    D4RL_SERVER,
+    TASKS,
+    D4RLTask,
+    LocalTask,
+    Reference,
+    Task,
+    find_task,
+    get_task,
+    same_dynamics,
+    unversioned,
+)
+from .tasks.table import env_kwargs as arguments_of
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 
@@ -36,25 +46,13 @@ MINARI = "minari:"
 OF_THE_TABLE = ("auto", "d4rl", "local")
 MARGIN = 0.05  # of the range of an action in the data, on either side
 LEAST_LIMIT = 1000  # steps that are played where there is no time limit; or twice the longest episode of the data
+_RESETS, _PLAYED, _ROWS = 5, 200, 10_000  # first states, steps and rows of data by which units are compared
+_FAR_APART = 30
 _SIZES = ("layout", "observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
-_STEPS = ("observations", "actions", "rewards", "terminated")
 _SAME = ("env_id", "observation_dim", "layout", "action_dim", "n_actions", "action_start", "action_low", "action_high")
 
 
 # What a source means
-
-
-class Origin(NamedTuple):
-    """Where data are from: `kind` is "auto", "d4rl" or "local" for the task `name` of the table, "minari" for its id
-    `name`, or "file" for the path `name`.
-    """
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        """As it can be typed again."""
-        return f"{MINARI}{self.name}" if self.kind == "minari" else self.name
 
 
 def each(source: Source) -> list[str | os.PathLike[str]]:
@@ -93,25 +91,15 @@ def default_name(source: Source) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
-def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
-    """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, or a file's path.
-
-    Raises:
-        UsageError: no such task or source, or not a Minari id.
-    """
+def is_file(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is a file's path; UsageError: it is a word that is none of the known ones."""
     text = os.fspath(source)
-    if source in OF_THE_TABLE:
-        if source == "d4rl" and not isinstance(get_task(name), D4RLTask):
-            raise UsageError(f"{name}: D4RL has no such data, because they are made locally; leave --source out")
-        return Origin(text, get_task(name).name)
-    if source == "minari":
-        return Origin("minari", minari_id(name))
-    if isinstance(source, str) and source.startswith(MINARI):
-        return Origin("minari", check_minari_id(source.removeprefix(MINARI)))
+    if isinstance(source, str) and (source in (*OF_THE_TABLE, "minari") or source.startswith(MINARI)):
+        return False
     word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
     if word and not os.path.exists(source):
         raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari, minari:ID or the path of a file")
-    return Origin("file", text)
+    return True
 
 
 def is_own(source: Source, env_id: str | None, name: str = "") -> bool:
@@ -154,44 +142,19 @@ class Reading:
     memory_map: bool = False
     actions: str | None = None
     columns: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
+    observation_keys: str | Sequence[str] = ()
 
-    def limits(self, **sizes: Any) -> dict[str, Any]:  # noqa: ANN401
-        """The fields of `assemble.Limits` for a file."""
-        told = {"clip_actions": self.clip_actions, "max_episode_steps": self.max_episode_steps}
-        return {**told, "memory_map": self.memory_map, "actions": self.actions, "names": named(self.columns), **sizes}
+    @property
+    def keys(self) -> list[str]:
+        """The parts of observations that are used, all where there are none."""
+        keys = self.observation_keys
+        return keys.split() if isinstance(keys, str) else [*keys]
 
-    def check_kind(self, kind: str) -> None:
-        """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for, or of fewer."""
-        steps = self.local_steps
-        if steps is not None and kind not in ("auto", "local"):
-            raise UsageError(f"--local-steps {steps} is for local datasets; leave it out, or use --source local")
-        if steps is not None and steps < LEAST_STEPS:
-            raise UsageError(f"--local-steps {steps}: too few for a local dataset; give at least {LEAST_STEPS:,}")
-
-    def task(self, name: str, env_id: str, **options: Any) -> Task:  # noqa: ANN401
-        """The task of `env_id`, as `own_task`."""
-        given = {"env_kwargs": self.env_kwargs, "max_episode_steps": self.max_episode_steps, **options}
-        return own_task(name, env_id, reference=self.reference, **given)
-
-    def without(self, name: str, episodes: Episodes, **space: Any) -> Task:  # noqa: ANN401
-        """The task of data without an environment, open; UsageError: what goes with one is given."""
-        if self.env_kwargs:
-            raise UsageError("--env-kwargs: no environment is named to make with them; add --env-id ID")
-        check_reference(self.reference)
-        any_bound = () if episodes.discrete else (np.inf,) * episodes.action_dim
-        task = Task(
-            name=name,
-            env_id="",
-            observation_dim=episodes.observation_dim,
-            action_dim=episodes.action_dim,
-            n_actions=1 if episodes.discrete else None,
-            horizon=0,
-            action_low=tuple(-bound for bound in any_bound),
-            action_high=any_bound,
-            reference=self.reference,
-            layout=episodes.layout,
-        )
-        return replace(task, **space)
+    def limits(self) -> dict[str, Any]:
+        """The fields of `columns.Limits` that a user gives."""
+        given = ("clip_actions", "max_episode_steps", "memory_map", "actions")
+        keys = {"names": named(self.columns), "observation_keys": tuple(self.keys)}
+        return {name: getattr(self, name) for name in given} | keys
 
 
 def named(columns: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> dict[str, str | Sequence[str]]:
@@ -207,42 +170,21 @@ def named(columns: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> d
     return found
 
 
-def load_episodes(
-    name: str,
-    source: Source = "auto",
-    *,
-    clip_actions: bool = False,
-    max_episode_steps: int | None = None,
-    local_steps: int | None = None,
-    progress: bool = True,
-    **options: Any,  # noqa: ANN401  the other ones of `load_task`
-) -> Episodes:
+def load_episodes(name: str, source: Source = "auto", **options: Any) -> Episodes:  # noqa: ANN401
     """Load the dataset of task `name`, e.g. "hopper-medium", or your own data from a file, under a name of your own.
 
     `source` is "d4rl" (D4RL's file in `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`, fetched from D4RL's server or the
     mirror `$D4RL_BASE_URL` if need be), "local" (a set made here from behavior policies that ship with the package), a
     file, several or a pattern, "minari" or "minari:ID", or "auto": D4RL's file if it is there, otherwise the local set,
     or D4RL's server where no policy ships, with a line on stderr. A fetched file is held to its SHA-256 in
-    `FILE.sha256`; for one of your own, `sha256sum FILE > FILE.sha256` does the same.
-
-    `clip_actions` and `max_episode_steps` are for files whose actions leave [-1, 1] or whose ends are not marked.
-    `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some). `progress` shows bars.
+    `FILE.sha256`; for one of your own, `sha256sum FILE > FILE.sha256` does the same. `options` are `load_task`'s.
 
     Raises:
         UsageError: no such task or source, or an option does not fit.
         DataError: the data are missing and cannot be fetched, damaged, changed, or of another environment.
         SimulationError: the local set could not be made.
     """
-    _, episodes = load_task(
-        name,
-        source,
-        clip_actions=clip_actions,
-        max_episode_steps=max_episode_steps,
-        local_steps=local_steps,
-        progress=progress,
-        **options,
-    )
-    return episodes
+    return load_task(name, source, **options)[1]
 
 
 def load_task(
@@ -259,123 +201,152 @@ def load_task(
     own; or the path of a file that was recorded in your own environment `env_id`, made with `env_kwargs`, a mapping or
     JSON; without one, its spaces are the data's, and its task has an empty `env_id`. Of your own, `reference` gives the
     returns that score 0 and 100 (default: the Minari dataset's, if any), and the target return is the data's best.
-    `memory_map` maps observations and actions from the disk; `actions` says that they are "discrete" or "continuous",
-    `columns` which entries are what, {"observations": ["x", "y"], "actions": "u"} or "observations=x,y actions=u".
-    Other options are those of `load_episodes`.
+
+    `clip_actions` and `max_episode_steps` are for files whose actions leave their bounds or whose ends are not marked,
+    `actions` says that they are "discrete" or "continuous", `columns` which entries are what, {"observations": ["x",
+    "y"], "actions": "u"} or "observations=x,y actions=u", and `observation_keys` which parts of observations that are
+    dicts are used, in the data and in the environment. `memory_map` maps observations and actions from the disk.
+    `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some). `progress` shows bars.
 
     Raises:
-        UsageError: as `expand`; or `env_id` without a file, `reference` or `env_kwargs` for a task of the table, or
-            `env_kwargs` without an environment.
+        UsageError: as `expand`, or an option does not fit.
         DataError: the sources are of different environments.
         AarenRLError: as `load_episodes`, `read_minari` and `own_task`.
     """
     try:
-        reading = Reading(env_kwargs=arguments.env_kwargs(env_kwargs), **options)
+        reading = Reading(env_kwargs=arguments_of(env_kwargs) if env_kwargs else {}, **options)
     except ValueError as error:
         raise UsageError(f"--env-kwargs: {error}") from error
-    sources = source if isinstance(source, os.PathLike) else expand(source)
-    if isinstance(sources, str | os.PathLike):
-        return _settled(*load_one(name, sources, reading))
-    tasks: list[Task] = []
-    parts: list[Episodes] = []
-    for one in sources:
-        task, episodes = load_one(name, one, reading)
-        print(f"{one}: {len(episodes):,} episodes, {episodes.n_steps:,} steps", file=sys.stderr)
+    sources = [source] if isinstance(source, os.PathLike) else each(expand(source))
+    found = [load_one(name, one, reading) for one in sources]
+    (task, episodes), others = found[0], found[1:]
+    for one, (of, part) in zip(sources if others else (), found, strict=False):
+        print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
         for key in _SAME:
-            if tasks and (found := getattr(task, key)) != (first := getattr(tasks[0], key)):
-                raise DataError(
-                    f"{one}: {key} is {found}, that of {sources[0]} is {first}; give sources of one environment"
-                )
-        tasks.append(task)
-        parts.append(episodes)
-    targets = tasks[0].target_returns
-    if len(targets) == 1:  # the data's best
-        targets = (max(target for task in tasks for target in task.target_returns),)
-    return _settled(replace(tasks[0], target_returns=targets), _joined(name, parts))
+            if (there := getattr(of, key)) != (first := getattr(task, key)):
+                raise DataError(f"{one}: {key} is {there}, that of {sources[0]} is {first}; give one environment's")
+    if others:
+        if len(task.target_returns) == 1:  # the data's best
+            task = replace(task, target_returns=(max(target for of, _ in found for target in of.target_returns),))
+        episodes = _joined(name, [part for _, part in found])
+    if not task.env_id:
+        return _without_environment(task, episodes)
+    if is_own(source, reading.env_id, name) and (note := _other_units(task, episodes)):
+        episodes = replace(episodes, notes=(*episodes.notes, note))
+    return _settled(task, episodes)
 
 
 def load_one(name: str, source: str | os.PathLike[str], reading: Reading) -> tuple[Task, Episodes]:
-    """The data of one source and their task, in which `_settled` fills in what only data say."""
+    """The data of one source and their task, in which `load_task` fills in what only data say."""
     name = task_name(name, source, reading.env_id)
     own = is_own(source, reading.env_id, name) or source == "minari"
-    if reading.reference is not None and not own:
-        raise UsageError(f"{name} has reference returns; give others with --env-id or a Minari dataset")
-    if reading.env_kwargs and not own:
-        raise UsageError(f"--env-kwargs: {name} is simulated as D4RL's is; give them with --env-id or a Minari dataset")
+    if not own and (reading.reference is not None or reading.env_kwargs):
+        given = "reference returns" if reading.reference is not None else "--env-kwargs"
+        raise UsageError(f"{name} is simulated and scored as D4RL's is; give {given} with --env-id or a Minari dataset")
     if reading.env_id is not None and source in OF_THE_TABLE:
         raise UsageError(f"--env-id {reading.env_id} needs a dataset: --source PATH of a file")
-    origin = resolve(name, source)
-    reading.check_kind(origin.kind)
+    if (steps := reading.local_steps) is not None and (source not in ("auto", "local") or steps < LEAST_STEPS):
+        raise UsageError(f"--local-steps {steps} is for --source local and at least {LEAST_STEPS:,}; correct it")
+    file = Path(source) if is_file(source) else None
     if not own:
-        return get_task(name), _load_of_table(get_task(name), origin, reading)
-    if origin.kind == "minari":
-        task, episodes = _load_minari(name, origin.name, reading)
+        return get_task(name), _of_table(get_task(name), os.fspath(source), file, reading)
+    if file is None:
+        task, episodes = _of_minari(name, os.fspath(source), reading)
+    elif reading.env_id is not None:
+        task = _own_task(name, reading.env_id, reading)
+        episodes = _read_for(task, file, reading)
     else:
-        task, episodes = load_file(name, Path(origin.name), reading)
+        limits = reading.limits() | {"action_low": -np.inf, "action_high": np.inf}
+        episodes = read_file(file, dataset=name, **limits)
+        task = _unplayed(name, episodes, reading)
     targets = TASKS[name].target_returns if name in TASKS else (float(episodes.returns.max()),)
     return replace(task, target_returns=targets), episodes
 
 
-def load_file(name: str, path: Path, reading: Reading) -> tuple[Task, Episodes]:
-    """A file in its environment, if one is named; else held to nothing."""
-    if reading.env_id is not None:
-        task = reading.task(name, reading.env_id)
-        return task, _read_for(task, path, reading)
-    any_actions = {"action_low": -np.inf, "action_high": np.inf}
-    episodes = read_file(path, dataset=name, **reading.limits(**any_actions))
-    return reading.without(name, episodes), episodes
+def _own_task(name: str, env_id: str, reading: Reading, **options: Any) -> Task:  # noqa: ANN401
+    """The task of `env_id`, as `own_task`."""
+    kwargs = dict(options.pop("env_kwargs", {})) | dict(reading.env_kwargs)
+    if reading.keys:
+        kwargs["observation_keys"] = reading.keys
+    limit = reading.max_episode_steps or options.pop("max_episode_steps", None)
+    return own_task(name, env_id, reference=reading.reference, env_kwargs=kwargs, max_episode_steps=limit)
 
 
-def _load_minari(name: str, dataset_id: str, reading: Reading) -> tuple[Task, Episodes]:
+def _unplayed(name: str, episodes: Episodes, reading: Reading) -> Task:
+    """The task of data without an environment, open; UsageError: what goes with one is given."""
+    if reading.env_kwargs:
+        raise UsageError("--env-kwargs: no environment is named to make with them; add --env-id ID")
+    check_reference(reading.reference)
+    open_ended = () if episodes.discrete else (np.inf,) * episodes.action_dim
+    return Task(
+        name=name,
+        env_id="",
+        observation_dim=episodes.observation_dim,
+        action_dim=episodes.action_dim,
+        n_actions=1 if episodes.discrete else None,
+        horizon=0,
+        action_low=tuple(-bound for bound in open_ended),
+        action_high=open_ended,
+        env_kwargs={"observation_keys": reading.keys} if reading.keys else {},
+        reference=reading.reference,
+        layout=episodes.layout,
+    )
+
+
+def _of_minari(name: str, source: str, reading: Reading) -> tuple[Task, Episodes]:
     """A Minari dataset in the environment that the user names, else in its eval_env_spec, else in its env_spec."""
-    named = reading.env_id
-    told = {"clip_actions": reading.clip_actions, "memory_map": reading.memory_map, "progress": reading.progress}
-    episodes, spec = read_minari(dataset_id, plays=False, **told)
+    dataset_id = minari_id(name) if source == "minari" else check_minari_id(source.removeprefix(MINARI))
+    limits = {key: value for key, value in reading.limits().items() if key not in ("max_episode_steps", "names")}
+    episodes, spec = read_minari(dataset_id, plays=False, progress=reading.progress, **limits)
     reading = replace(reading, reference=reading.reference or spec.reference)
-    played = spec.evaluated or spec.recorded
-    notes, known = list[str](), [one for one in (spec.recorded, spec.evaluated) if one and one.env_id == named]
-    if named is not None:
-        if spec.env_id is not None and not known:
-            notes.append(f"{dataset_id} was recorded on {spec.env_id}; {named}, of --env-id, is played")
-        played = known[0] if known and known[0].problem is None else Described(named)
+    played, chosen, notes = spec.evaluated or spec.recorded, reading.env_id, list[str]()
+    if chosen is not None:
+        known = [one for one in (spec.recorded, spec.evaluated) if one and one.env_id == chosen]
+        if spec.recorded is not None and not known:
+            notes.append(f"{dataset_id} was recorded on {spec.recorded.env_id}; {chosen}, of --env-id, is played")
+        played = known[0] if known and known[0].problem is None else Described(chosen)
     if played is None:
-        space: dict[str, Any] = {"layout": spec.unflat, "action_start": spec.action_start}
-        bounds = {key: getattr(spec, key) for key in ("n_actions", "action_low", "action_high")}
-        space |= {key: value for key, value in bounds.items() if value is not None}
-        return reading.without(name, episodes, **space), episodes
+        task, described = _unplayed(name, episodes, reading), {"action_start": spec.action_start}
+        described |= {key: of for key in ("n_actions", "action_low", "action_high") if (of := getattr(spec, key))}
+        return replace(task, **described), episodes
     if played.problem is not None:
         raise DataError(played.problem)
     if played is spec.evaluated:
         shown = ", ".join(f"{key}={value!r}" for key, value in played.env_kwargs.items())
         notes += [f"evaluated in the dataset's eval_env_spec, {played.env_id}({shown})", *played.notes]
-    kwargs = {**played.env_kwargs, **reading.env_kwargs}
-    limit = reading.max_episode_steps or played.max_episode_steps
-    task = reading.task(name, played.env_id, env_kwargs=kwargs, max_episode_steps=limit)
-    clips = reading.clip_actions or (spec.recorded is not None and spec.recorded.clips)
+    own = {"env_kwargs": played.env_kwargs, "max_episode_steps": played.max_episode_steps}
+    task = _own_task(name, played.env_id, reading, **own)
     episodes = _arranged(task, replace(episodes, notes=(*episodes.notes, *notes)))
-    episodes = _checked_fit(task, episodes, clips)
+    if episodes.discrete != bool(task.n_actions):
+        kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, task.n_actions)]
+        raise DataError(f"{dataset_id}: has {kinds[0]} actions, {task.env_id} {kinds[1]}; choose another environment")
+    steps, clips = {"observations": episodes.observations, "actions": episodes.actions}, list[str]()
+    clip = reading.clip_actions or (spec.recorded is not None and spec.recorded.clips)
+    if clip and not episodes.discrete:
+        steps["actions"] = episodes.actions.copy()
+    hold(episodes.path, steps, Limits(**sizes(task), clip_actions=clip), clips)
+    episodes = replace(episodes, **steps, notes=(*episodes.notes, *clips))
     return task, episodes if played is spec.evaluated else _held_to_horizon(task, episodes)
 
 
-def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    rows, mapped = sum(map(len, arrays)), any(isinstance(array, np.memmap) for array in arrays)
-    joined = allocate((rows, *arrays[0].shape[1:]), np.result_type(*arrays), mapped)
-    return np.concatenate(arrays, out=joined)
-
-
 def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
-    steps: dict[str, Any] = {key: _end_to_end([getattr(part, key) for part in parts]) for key in _STEPS}
-    starts = np.cumsum([0, *(part.n_steps for part in parts)])
-    ends = [part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
-    kinds, env_ids = ({getattr(part, key) for part in parts} for key in ("source", "env_id"))
+    """The episodes of several sources as one dataset; mapped from the disk where one of them is."""
+
+    def end_to_end(key: str) -> npt.NDArray[Any]:
+        arrays = [getattr(part, key) for part in parts]
+        mapped = any(isinstance(array, np.memmap) for array in arrays)
+        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+        return np.concatenate(arrays, out=new_array(shape, np.result_type(*arrays), mapped))
+
+    env_ids = {part.env_id for part in parts}
     return replace(
         parts[0],
-        **steps,
-        offsets=np.concatenate([[0], *ends]),
+        **{key: end_to_end(key) for key in ("observations", "actions", "rewards", "terminated")},
+        offsets=np.cumsum([0, *(length for part in parts for length in part.lengths)]),
         dataset=name,
-        source=kinds.pop() if len(kinds) == 1 else "file",
+        source=parts[0].source if len({part.source for part in parts}) == 1 else "file",
         path=", ".join(part.path for part in parts),
-        env_id=env_ids.pop() if len(env_ids) == 1 else parts[0].env_id,
+        env_id=parts[0].env_id if len(env_ids) > 1 else env_ids.pop(),
         notes=tuple(dict.fromkeys(f"{os.path.basename(part.path)}: {note}" for part in parts for note in part.notes)),
     )
 
@@ -385,29 +356,43 @@ def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
 
 def data_files(task: D4RLTask | LocalTask, local_steps: int | None = None) -> dict[str, Path]:
     """The file of each source that a task has ("d4rl", "local"), there or not, and of "minari" if it is there."""
-    if isinstance(task, LocalTask):
-        return {"local": local_path(task, local_steps)}
-    files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, "local": local_path(task, local_steps)}
-    for dataset in installed(minari_id(task.name))[:1]:
-        files["minari"] = minari_data_dir(dataset) / "main_data.hdf5"
+    files = {"local": local_path(task, local_steps)}
+    if isinstance(task, D4RLTask):
+        files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, **files}
+        for dataset in installed(minari_id(task.name))[:1]:
+            files["minari"] = minari_data_dir(dataset) / "main_data.hdf5"
     return files
 
 
-def _load_of_table(task: D4RLTask | LocalTask, origin: Origin, reading: Reading) -> Episodes:
-    kind = origin.kind
+def d4rl_dataset_dir() -> Path:
+    """Where D4RL keeps its files: `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`, as the d4rl package does."""
+    return Path(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl/datasets"))
+
+
+def d4rl_url(task: D4RLTask) -> str:
+    """Where a task's file is fetched from: `gym_mujoco_v2/FILE` of D4RL's server, or of the mirror `$D4RL_BASE_URL`.
+
+    The mirror may be a pattern, as in `file_url`, of {file} and {family}; UsageError: it is neither that nor a base.
+    """
+    return file_url("D4RL_BASE_URL", D4RL_SERVER, "gym_mujoco_v2/{file}", file=task.d4rl_file, family=task.family)
+
+
+def _of_table(task: D4RLTask | LocalTask, source: str, path: Path | None, reading: Reading) -> Episodes:
+    """The data of a task of the table: those of a file, D4RL's, or the local set, which are fetched or made."""
+    kind, of_d4rl = "file" if path is not None else source, isinstance(task, D4RLTask)
+    if kind == "d4rl" and not of_d4rl:
+        raise UsageError(f"{task.name}: D4RL has no such data, because they are made locally; leave --source out")
     if kind == "auto":
-        kind = "local" if isinstance(task, LocalTask) else _first_source(task, reading.local_steps)
+        kind = _first_source(task, reading.local_steps) if isinstance(task, D4RLTask) else "local"
     if kind == "local":
         path = make_local(task, reading.local_steps, progress=reading.progress)
         if not pin_path(path).is_file():
             write_pin(path, sha256(path))
-    elif kind == "file":
-        path = Path(origin.name)
-    else:
-        assert isinstance(task, D4RLTask)  # `resolve` takes no "d4rl" of others
+    elif isinstance(task, D4RLTask) and path is None:
         path = data_files(task)["d4rl"]
         if not path.is_file():
             _fetch(task, path, reading.progress)
+    assert path is not None
     return replace(_read_for(task, path, reading), source=kind)
 
 
@@ -442,43 +427,34 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
         ) from error
 
 
+# Whether data fit a task
+
+
 def sizes(task: Task) -> dict[str, Any]:
-    """What `read_file` holds a file of the task to."""
+    """What a file of the task is held to."""
     return {name: getattr(task, name) for name in _SIZES}
-
-
-def own_bounds(path: Path) -> dict[str, Any]:
-    """The bounds of actions in a file's environment; [-1, 1] if it names none, or, with a note, one that is unknown."""
-    unknown: dict[str, Any] = {"action_low": -1.0, "action_high": 1.0}
-    if (env_id := read_env_id(path)) is None:
-        return unknown
-    try:
-        task = own_task("data", env_id)
-    except AarenRLError as error:
-        print(f"{path}: actions are held to [-1, 1], because {error}", file=sys.stderr)
-        return unknown
-    if task.n_actions is not None:
-        return unknown  # of no effect on integers
-    return {name: getattr(task, name) for name in ("action_dim", "action_low", "action_high")}
 
 
 def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
     """A file, held to its pin and to the task's sizes, bounds, environment and horizon."""
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
-    episodes = read_file(path, dataset=dataset, **reading.limits(**sizes(task)))
+    episodes = read_file(path, dataset=dataset, **reading.limits(), **sizes(task))
+    there = episodes.env_id
     if isinstance(task, D4RLTask | LocalTask):
-        same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) else [task.env_id]
-        if episodes.env_id not in (None, *same):
+        same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) and there else [task.env_id]
+        if there not in (None, *same):
             raise DataError(
-                f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the "
-                "file was made for, or evaluate on another environment with --env-id"
+                f"{path}:env_id is {there}, {task.name} is simulated on {task.env_id}; choose the task the file was "
+                "made for, or evaluate on another environment with --env-id"
             )
-    else:
-        episodes = _arranged(task, _chosen_env_id(episodes, task.env_id))
-    return _held_to_horizon(task, episodes)
-
-
-# Whether data fit a task
+        return _held_to_horizon(task, episodes)
+    if there is not None and there != task.env_id:
+        robots = {unversioned(there), unversioned(task.env_id)}  # of D4RL, of which two have the same sizes
+        if len(robots) > 1 and robots <= {unversioned(of.env_id) for of in TASKS.values()}:
+            raise UsageError(f"--env-id {task.env_id}: {path} was recorded on {there}; leave --env-id out")
+        note = f"the file names the environment {there}; {task.env_id} is used, whose sizes and bounds fit"
+        episodes = replace(episodes, env_id=task.env_id, notes=(*episodes.notes, note))
+    return _held_to_horizon(task, _arranged(task, episodes))
 
 
 def _arranged(task: Task, episodes: Episodes) -> Episodes:
@@ -486,29 +462,12 @@ def _arranged(task: Task, episodes: Episodes) -> Episodes:
     try:
         found = episodes.arranged(task.layout)
     except ValueError as error:
-        raise DataError(
-            f"{episodes.path or episodes.dataset}: observations {error}, which are those of {task.env_id}; choose the "
-            "environment it was recorded on"
-        ) from error
+        where = episodes.path or episodes.dataset
+        raise DataError(f"{where}: observations {error}, which are those of {task.env_id}; choose another") from error
     if found is episodes:
         return episodes
     order = ", ".join(name.partition("/")[2] for name in parts_of(found.layout or {}))
     return replace(found, notes=(*found.notes, f"observations are in the order of {task.env_id}: {order}"))
-
-
-def _chosen_env_id(episodes: Episodes, env_id: str) -> Episodes:
-    """Data of a file whose environment the user has named, often a newer version than the file's: with a note.
-
-    UsageError: both are robots of D4RL, of which two have the same sizes, and not the same one.
-    """
-    there = episodes.env_id
-    if there in (None, env_id):
-        return episodes
-    robots = {unversioned(there), unversioned(env_id)}
-    if len(robots) > 1 and robots <= {unversioned(task.env_id) for task in TASKS.values()}:
-        raise UsageError(f"--env-id {env_id}: {episodes.path} was recorded on {there}; leave --env-id out")
-    note = f"the file names the environment {there}; {env_id} is used, whose sizes and bounds fit"
-    return replace(episodes, env_id=env_id, notes=(*episodes.notes, note))
 
 
 def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
@@ -524,32 +483,41 @@ def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
     return episodes
 
 
-def _checked_fit(task: Task, episodes: Episodes, clip_actions: bool) -> Episodes:
-    """Raises DataError where data that were read by themselves do not fit an environment."""
-    path = episodes.path or episodes.dataset
-    found = episodes.observation_dim, episodes.action_dim
-    wanted = task.observation_dim, 1 if task.n_actions else task.action_dim
-    if found != wanted or episodes.discrete != bool(task.n_actions):
-        kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, task.n_actions)]
-        raise DataError(
-            f"{path}: has {found[0]} observation and {found[1]} {kinds[0]} action columns, {task.env_id} has "
-            f"{wanted[0]} and {wanted[1]} {kinds[1]}; choose the environment it was recorded on"
-        )
-    if task.n_actions:
-        hold_to_choices(path, episodes.actions, task.n_actions, task.action_start)
-        return episodes
-    notes, actions = list[str](), episodes.actions.copy() if clip_actions else episodes.actions
-    hold_to_bounds(path, actions, (task.action_low, task.action_high), clip_actions, notes)
-    return replace(episodes, actions=actions, notes=(*episodes.notes, *notes))
+def _other_units(task: Task, episodes: Episodes) -> str | None:
+    """A note where the first episode's actions, played again, give numbers that are far from the data's in size."""
+    starts, rewards = [], []
+    try:
+        env = make_env(task.env_id, **task.env_kwargs)
+        starts = [begin(env, seed=seed)[0] for seed in range(_RESETS)]
+        for action in episodes[0].actions[:_PLAYED]:
+            _, reward, terminated, truncated, _ = take(env, action)
+            rewards.append(reward)
+            if terminated or truncated:
+                break
+        close_env(env)
+    except SimulationError:  # an evaluation will say it
+        return None
+    there = _size(episodes.observations[episodes.offsets[:-1][:_PLAYED]]), _size(episodes.rewards[:_ROWS, None])
+    here = _size(np.array(starts)), _size(np.array(rewards)[:, None])
+    for what, data, own in zip(("observations", "rewards"), there, here, strict=True):
+        both = (data > 0) & (own > 0)
+        times = np.median(own[both] / data[both]) if both.any() else 1.0
+        if not 1 / _FAR_APART < times < _FAR_APART:
+            return f"{what} of the environment are about {times:.2g} times those of the data: other units or scaling?"
+    return None
+
+
+def _size(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Of each column (N, C) the median size of what is not 0, (C,)."""
+    sizes = np.abs(values.astype(np.float64))
+    return np.array([np.median(column[column > 0]) if (column > 0).any() else 0.0 for column in sizes.T])
 
 
 # What only the data say
 
 
 def _settled(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
-    """A task with what its environment leaves open, by its data, which note it: bounds, the time limit, or all."""
-    if not task.env_id:
-        return _without_environment(task, episodes)
+    """A task with what its environment leaves open, by its data, which note it: bounds and the time limit."""
     notes = list[str]()
     if not task.horizon:
         horizon = max(LEAST_LIMIT, 2 * int(episodes.lengths.max()))
@@ -562,21 +530,18 @@ def _settled(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
     if not np.isfinite(bounds).all():
         low, high = np.where(np.isfinite(bounds), bounds, _bounds(episodes.actions))
         if (odd := np.flatnonzero(low >= high)).size:
-            raise DataError(
-                f"{episodes.path}: action {odd[0]} is {episodes.actions[:, odd[0]].max():g} at most, and "
-                f"{task.env_id} takes {task.action_low[odd[0]]:g} to {task.action_high[odd[0]]:g}; choose the "
-                "environment it was recorded on"
-            )
+            raise DataError(f"{episodes.path}: action {odd[0]} is out of the bounds of {task.env_id}; choose another")
         task = replace(task, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
         notes.append(
             f"{task.env_id} has unbounded actions: the policy acts within the data's range and {MARGIN:.0%} more, "
             f"{_ranges(low, high)}"
         )
-    return task, replace(episodes, notes=(*episodes.notes, *notes))
+    return task, replace(episodes, notes=(*episodes.notes, *notes)) if notes else episodes
 
 
 def _without_environment(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
     """Discrete actions are numbered from 0 on, or from the smallest."""
+    task = replace(task, horizon=int(episodes.lengths.max()))
     if task.n_actions is not None:
         first = min(task.action_start, int(episodes.actions.min()))
         last = max(task.action_start + task.n_actions - 1, int(episodes.actions.max()))
@@ -585,8 +550,7 @@ def _without_environment(task: Task, episodes: Episodes) -> tuple[Task, Episodes
                 f"{episodes.path or episodes.dataset}: actions are {first} to {last}, and each number in between would "
                 "be a choice; number those that there are from 0 on, numpy.unique(actions, return_inverse=True)"
             )
-        n = last - first + 1
-        task = replace(task, action_dim=n, n_actions=n, action_start=first)
+        task = replace(task, action_dim=last - first + 1, n_actions=last - first + 1, action_start=first)
         told = f"actions are {first} to {last}"
     else:
         bounds, by_data = np.array([task.action_low, task.action_high]), _bounds(episodes.actions)
@@ -594,11 +558,10 @@ def _without_environment(task: Task, episodes: Episodes) -> tuple[Task, Episodes
         low, high = np.where(np.isfinite(bounds), bounds, np.where(usual, by_data.clip(-1, 1), by_data))
         task = replace(task, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
         told = f"actions are within {_ranges(low, high)}"
-    named = episodes.env_id or "ID"
     near = difflib.get_close_matches(task.name, [*TASKS, *BUILT_IN], n=1, cutoff=0.85)
     hint = f" (did you mean --env {near[0]}?)" if near else ""
-    note = f"no environment is named, so nothing is played and nothing scored; --env-id {named} names one{hint}; {told}"
-    task = replace(task, horizon=int(episodes.lengths.max()))
+    named = f"--env-id {episodes.env_id or 'ID'} names one{hint}"
+    note = f"no environment is named, so nothing is played and nothing scored; {named}; {told}"
     return task, replace(episodes, notes=(*episodes.notes, note))
 
 

@@ -33,6 +33,8 @@ class Hub(LoopbackServer):
         self.files[f"{name}/data/metadata.json"] = json.dumps({"minari_version": minari_version}).encode()
         for path in folder.iterdir() if folder else ():
             self.files[f"{name}/data/{path.name}"] = path.read_bytes()
+        about = json.loads(self.files[f"{name}/data/metadata.json"]) | {"dataset_id": f"{self.repository}/{name}"}
+        self.files[f"{name}/data/metadata.json"] = json.dumps(about).encode()
 
     def stop(self):
         self.done.set()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aaren_rl.agents import MIXERS
 from aaren_rl.envs import DataError
-from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
+from aaren_rl.envs.data.sources import read_file, write_hdf5
 from aaren_rl.policies.names import AGENTS, CONTEXTS
 from aaren_rl.train.config import build_config, differences, read_settings, settings_of, to_yaml
 
@@ -44,7 +44,7 @@ def test_steps_are_split_at_their_ends(tmp_path_factory: Any, ends: list[str], l
         file["terminals"] = np.array([end in ("terminal", "both") for end in ends])
         file["timeouts"] = np.array([end in ("timeout", "both") for end in ends])
     try:
-        episodes = read_hdf5(path, max_episode_steps=limit)
+        episodes = read_file(path, max_episode_steps=limit)
     except DataError as error:
         assert not wanted and "--max-episode-steps" in str(error)
         return
@@ -52,7 +52,7 @@ def test_steps_are_split_at_their_ends(tmp_path_factory: Any, ends: list[str], l
     assert list(zip(offsets[:-1], offsets[1:], episodes.terminated.tolist(), strict=True)) == wanted
     assert episodes.rewards.tolist() == list(range(offsets[-1]))
     write_hdf5(path, episodes, {})
-    again = read_hdf5(path)
+    again = read_file(path)
     assert again.offsets.tolist() == offsets and again.terminated.tolist() == episodes.terminated.tolist()
 
 

@@ -13,8 +13,8 @@ from ..base.errors import UsageError
 from ..base.files import check_outputs
 from ..base.ranges import COUNT, COUNT_FROM_0, SAC_SEED
 from ..cli import Parser, choose_device, import_registering, positive, run
-from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import inspect_spaces, is_bounded
+from ..envs.tasks.table import env_kwargs
 from . import ALGORITHMS
 
 DESCRIPTION = """\

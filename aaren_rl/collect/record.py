@@ -26,9 +26,9 @@ from ..base.errors import DataError, UsageError, one_line
 from ..base.files import writing
 from ..cli import progress_bar
 from ..envs import make_env
+from ..envs.data.columns import narrowed
 from ..envs.data.episodes import Episode, join
-from ..envs.data.hdf5 import write_hdf5
-from ..envs.data.observations import narrowed
+from ..envs.data.sources import write_hdf5
 from ..envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
 from ..envs.tasks.environment import close_env
 from . import ALGORITHMS, RANDOM

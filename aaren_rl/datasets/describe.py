@@ -1,16 +1,15 @@
-"""A dataset in numbers: as plain values, as a table with a histogram for the terminal, and as a picture."""
+"""A dataset in numbers: as plain values, as a table with a histogram for the terminal."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base.files import sha256, write_whole
+from ..base.files import sha256
 from ..cli import aligned
 from ..envs import Episodes, Reference, normalized_score
-from ..envs.data.observations import moments
+from ..envs.data.episodes import moments
 from ..envs.data.storage import blocks
 from ..envs.tasks.table import is_d4rl_scale
 from ..policies.names import SOURCES
@@ -154,28 +153,3 @@ def _span(values: npt.NDArray[Any]) -> tuple[float, float]:
     """From the smallest of values (E,) to the largest; wider where they differ by rounding, too little for bins."""
     low, high = float(values.min()), float(values.max())
     return (low, high) if high - low > 1e-9 * max(1.0, abs(low), abs(high)) else (low - 0.5, high + 0.5)
-
-
-def draw(path: Path, episodes: Episodes) -> None:
-    """Draws histograms of returns and lengths, and ranges of columns, as PNG; OSError where that cannot be written."""
-    # Imported here: it takes a second, and only this needs it. Without pyplot no window system is looked for.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 3.6), layout="constrained")
-    title = f"{episodes.dataset}, from {SOURCES[episodes.source]}: {len(episodes):,} episodes"
-    figure.suptitle(title, parse_math=False)  # a $ in the name of a file
-    columns = (("return", episodes.returns), ("length, steps", episodes.lengths))
-    *panels, last = figure.subplots(1, 3)
-    for axes, (name, values) in zip(panels, columns, strict=True):
-        axes.hist(values, bins=4 * _BINS, range=_span(values))
-        axes.axvline(values.mean(), color="black", linestyle="--", label=f"mean {values.mean():,.6g}")
-        axes.set(xlabel=name, ylabel="episodes")
-        axes.legend()
-    found = {name: np.array(column) for name, column in describe_columns(episodes.observations).items()}
-    std = np.where(found["std"] > 0, found["std"], 1.0)
-    low, high = ((found[end] - found["mean"]) / std for end in ("min", "max"))
-    last.bar(np.arange(len(std)), high - low, bottom=low)
-    last.set(xlabel="observation column", ylabel="range, deviations from the mean")
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150)
-    write_whole(path, image.getbuffer())

@@ -16,8 +16,8 @@ from ..cli import Parser, choose_device, import_registering, positive, run, targ
 from ..envs import LocalTask, get_task
 from ..envs.data.minari import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
-from ..envs.tasks.arguments import env_kwargs
 from ..envs.tasks.environment import has_no_limit
+from ..envs.tasks.table import env_kwargs
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import ROLLOUTS, WEIGHTS, target_words
 from ..runtime import load_policy

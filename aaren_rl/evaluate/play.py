@@ -100,9 +100,9 @@ def check_fits(card: PolicyCard) -> None:
     if card.n_actions is None:
         wanted, fits = f"{actions} actions", not isinstance(space, Discrete) and space.shape == (actions,)
     else:
-        numbers = card.n_actions, card.action_start
-        wanted = str(Discrete(numbers[0], start=numbers[1]))
-        fits = isinstance(space, Discrete) and (space.n, space.start) == numbers
+        first, last = card.action_start, card.action_start + card.n_actions
+        wanted = str(Discrete(card.n_actions, start=first))  # of which an environment may have more
+        fits = isinstance(space, Discrete) and space.start <= first and last <= space.start + space.n
     if seen != (own,) or not fits:
         raise CheckpointError(
             f"the policy was trained on {card.dataset} with {own} observations and {wanted}, {card.env_id} has {seen} "

@@ -65,7 +65,13 @@ def _weights_file(card: PolicyCard, weights: str) -> str:
 
 def _write_card(folder: Path, card: PolicyCard) -> None:
     digests = {file.name: sha256(file) for file in folder.glob("*.safetensors")}
-    write_json(folder / CARD, {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
+    tree = dataclasses.asdict(card)
+    write_json(folder / CARD, {"format": FORMAT, "sha256": digests, "card_sha256": _digest(tree), **tree})
+
+
+def _digest(tree: dict[str, Any]) -> str:
+    """The SHA-256 of a card's own entries, by which a damaged digit is found."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def policy_folder(path: str | Path) -> Path:
@@ -201,7 +207,11 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
         digests = tree.pop("sha256", {})
         if not isinstance(digests, dict):
             raise ValueError("sha256 is not an object")
-        return card_from_json(_without_removed(tree)), digests
+        digest = tree.pop("card_sha256", None)  # of a card written by hand, or before there was one: None
+        card = card_from_json(_without_removed(tree))
+        if digest not in (None, _digest(tree)):
+            raise ValueError("damaged or edited (its SHA-256 is not card_sha256, which you may delete if it is meant)")
+        return card, digests
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
 

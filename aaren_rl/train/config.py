@@ -35,7 +35,7 @@ from ..base.ranges import (
     setting,
 )
 from ..envs import find_task, task_name
-from ..envs.tasks.arguments import env_kwargs
+from ..envs.tasks.table import env_kwargs
 from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWN, ROLLOUTS
 
 D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
@@ -75,6 +75,9 @@ class DataConfig:
     actions: str | None = setting(None, "discrete or continuous, where a file's actions do not tell")
     columns: str | list[str] = setting(  # noqa: RUF009  the default is a text
         "", "entries of a file with names of your own: observations=x,y actions=u"
+    )
+    observation_keys: str | list[str] = setting(  # noqa: RUF009  the default is a text
+        "", "parts of observations that are dicts to use, in data and environment"
     )
     local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)
     held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", HALF)

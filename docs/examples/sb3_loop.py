@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, unwrap_vec_normalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from aaren_rl import load_policy
@@ -36,6 +36,10 @@ class SB3Policy:
 
     def __init__(self, policy: BasePolicy, env: LastRewards, target_return: float | None = None) -> None:
         """`env` is what the loop steps; None asks for the policy's own target return."""
+        if unwrap_vec_normalize(env) is not None:
+            raise ValueError(
+                "a policy takes observations and rewards as the environment has them; leave VecNormalize out"
+            )
         self.env = env
         self.policy = VectorPolicy(policy, n_envs=env.num_envs, autoreset_mode="SameStep", target_return=target_return)
 

@@ -1,19 +1,22 @@
-"""Columns of steps, whatever holds them, and what their names mean.
+"""Columns of steps, whatever holds them: what their names mean, and their numbers read into arrays.
 
-A source gives a `Table`: columns by the names that it has for them, in a file or in memory. `NAMES` says what a name
-means; what nobody knows is left alone, unless it may be an end or padding, which an error names.
+A source gives tables: columns by the names that it has for them, in a file or in memory. `NAMES` says what a name
+means; what nobody knows is left alone, unless it may be an end or padding, which an error names (`rules`).
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ...base.errors import DataError
-from .storage import release, row_blocks
+from ...base.errors import DataError, UsageError
+from ..tasks.spaces import Layout, flat_size, flatten_batch, is_vector
+from .episodes import is_far, moments
+from .storage import allocate, release
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 CONVERT = "aaren_rl.Episodes.from_arrays and .from_trajectories take arrays and lists (docs/howto/own-data.md)"
@@ -52,21 +55,30 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 STEP_NAMES = (OBSERVATIONS, ACTIONS, REWARDS)
 MEANING = {name: role for role, names in NAMES.items() for name in names}
-UNUSED_PREFIXES = ("next_", "next.", "info", "metadata", "observation.image", "observation.depth")
+UNUSED = ("next_", "next.", "info", "metadata", "observation.image", "observation.depth")  # what names begin with
 
-_BLOCK_BYTES = 2**26
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+_NUMBERED = re.compile(r"(.*\D)(\d{1,6})\]?")
+_BLOCK_BYTES = 2**25
+_FIRST_ROWS = 65536  # enough to see whether a column of float64 moves
+_LARGEST = np.finfo(np.float32).max
 
 
+@dataclass(frozen=True)
 class Column:
-    """A row of numbers for every step: `data` is an array, or what has `shape`, `dtype` and gives slices, as HDF5's.
+    """A row of numbers for every step: `data` has a `shape`, a `dtype` and slices, as arrays and HDF5's datasets.
 
     `place` names it in messages, as FILE:NAME. Its numbers are read on demand.
     """
 
-    def __init__(self, place: str, data: Any) -> None:  # noqa: ANN401
-        self.place, self._data = place, data
-        self.shape: tuple[int, ...] = data.shape
-        self.dtype: np.dtype[Any] = data.dtype
+    place: str
+    data: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of its array."""
+        return tuple(self.data.shape)
 
     @property
     def name(self) -> str:
@@ -79,65 +91,42 @@ class Column:
         return math.prod(self.shape[1:])
 
     @property
-    def is_vector(self) -> bool:
-        """Whether there is one number a step: (N,), (N, 1), ..."""
-        return len(self.shape) > 0 and self.width == 1
-
-    @property
     def is_discrete(self) -> bool:
         """Whether it holds integers, one for every step: (N,) or (N, 1)."""
-        return self.dtype.kind in "biu" and self.shape[1:] in ((), (1,))
+        return self.data.dtype.kind in "biu" and self.shape[1:] in ((), (1,))
 
     def values(self) -> npt.NDArray[Any]:
         """All numbers, in their own type."""
-        return np.asarray(self._data[()])
+        return np.asarray(self.data[()])
 
-    def parts(self) -> list["Column"]:
-        """Of episodes of one length, (E, T, ...), a column each."""
-        return [Column(f"{self.place}[{e}]", self._data[e]) for e in range(self.shape[0])]
-
-    def rows(self, rows: slice) -> npt.NDArray[Any]:
-        """The numbers of some steps."""
-        found: npt.NDArray[Any] = self._data[rows]
-        return found
+    def is_each(self, steps: int) -> bool:
+        """Whether it has one number for each of so many steps."""
+        return self.shape[:1] == (steps,) and self.width == 1
 
     def blocks(self, steps: int) -> Iterator[slice]:
         """Slices of the first steps that need little memory, of whole chunks of a file."""
-        chunk, row = (getattr(self._data, "chunks", None) or (1,))[0], max(1, self.width * self.dtype.itemsize)
-        return row_blocks(steps, chunk * max(1, _BLOCK_BYTES // (chunk * row)))
-
-    def read_into(self, out: npt.NDArray[Any], kept: npt.NDArray[np.bool_] | None) -> None:
-        """Read the first rows into `out`, those that are `kept`, and convert them to its type."""
-        straight = kept is None and hasattr(self._data, "read_direct")  # HDF5 converts numbers as it reads them
-        start, steps = 0, len(out) if kept is None else len(kept)
-        for rows in self.blocks(steps):
-            found = None if straight else self.rows(rows)
-            stop = start + (rows.stop - rows.start if kept is None else int(kept[rows].sum()))
-            with np.errstate(over="ignore", invalid="ignore"):  # infinite then, which is reported
-                if found is None:
-                    self._data.read_direct(out, rows, np.s_[start:stop])
-                else:
-                    out[start:stop] = found if kept is None else found[kept[rows]]
-            start = stop
-            release(out)
-            release(self._data)
+        chunk = (getattr(self.data, "chunks", None) or (1,))[0]
+        rows = chunk * max(1, _BLOCK_BYTES // (chunk * max(1, self.width * self.data.dtype.itemsize)))
+        return (slice(start, min(start + rows, steps)) for start in range(0, steps, rows))
 
 
-# Observations may be a dict or a tuple of columns, nested.
+# Observations may be a dict or a list of columns, nested.
 Tree: TypeAlias = "Column | Mapping[str, Tree] | Sequence[Tree]"
 
 
-class Beside:
-    """Columns side by side, in their order, as the data of one."""
+def changed(tree: Tree, change: Callable[[Column], Any]) -> Any:  # noqa: ANN401
+    """The tree of what `change` makes of its columns."""
+    if isinstance(tree, Mapping):
+        return {key: changed(part, change) for key, part in tree.items()}
+    return change(tree) if isinstance(tree, Column) else tuple(changed(part, change) for part in tree)
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = columns
-        self.shape = (columns[0].shape[0], sum(column.width for column in columns))
-        self.dtype = np.result_type(*(column.dtype for column in columns))
 
-    def __getitem__(self, rows: Any) -> npt.NDArray[Any]:  # noqa: ANN401  a slice, or ()
-        found = [column.values() if rows == () else column.rows(rows) for column in self._columns]
-        return np.concatenate([part.reshape(len(part), -1) for part in found], axis=1)
+def columns_of(tree: Tree) -> list[Column]:
+    """The columns of observations in the order of Gymnasium's `flatten`: a dict's by their sorted keys."""
+    if isinstance(tree, Column):
+        return [tree]
+    parts = [tree[key] for key in sorted(tree)] if isinstance(tree, Mapping) else tree
+    return [column for part in parts for column in columns_of(part)]
 
 
 class Table(NamedTuple):
@@ -148,7 +137,7 @@ class Table(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A table by what its columns mean; `flags` and the like by meaning and name."""
+    """A table by what its columns mean; `marks` are those of ends, numbers and padding by meaning and name."""
 
     place: str
     observations: Tree
@@ -162,32 +151,236 @@ class Part(NamedTuple):
         return self.rewards.shape[0] if self.rewards.shape else 0
 
     @property
-    def read(self) -> list[Column]:
-        return [*columns_of(self.observations), self.actions, self.rewards]
-
-    def sizes(self) -> tuple[int, int]:
-        """Numbers of an observation before it is flattened, and of an action; -1: actions are integers."""
-        acted = -1 if self.actions.is_discrete else self.actions.width
-        return sum(column.width for column in columns_of(self.observations)), acted
+    def sizes(self) -> str:
+        observed, acted = sum(column.width for column in columns_of(self.observations)), self.actions.width
+        kind = "integers as actions" if self.actions.is_discrete else f"{acted} columns of actions"
+        return f"{observed} observation columns and {kind}"
 
 
-def columns_of(tree: Tree) -> list[Column]:
-    """The columns of observations in the order of Gymnasium's `flatten`: a dict's by their sorted keys."""
-    if isinstance(tree, Mapping):
-        return [column for key in sorted(tree) for column in columns_of(tree[key])]
-    if isinstance(tree, Sequence):
-        return [column for part in tree for column in columns_of(part)]
-    return [tree]
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What data are held to: the sizes and the actions of their environment; None: any.
+
+    `layout` is the space of observations, by which they are flattened. Bounds are numbers or (A,). `n_actions` insists
+    on integers from `action_start` on, `action_dim` alone on others, and so does `actions`, "discrete" or "continuous".
+    Episodes end after `max_episode_steps` at the latest. Actions out of bounds are an error unless `clip_actions`. With
+    `memory_map` observations and actions are mapped from the disk, as those of large data are. `names` says which
+    entries are what, {"observations": ["x", "y"], "actions": "u"}, in place of `NAMES`; `observation_keys` which parts
+    of observations that are dicts are used.
+    """
+
+    layout: Layout | None = None
+    observation_dim: int | None = None
+    action_dim: int | None = None
+    action_low: npt.ArrayLike = -1.0
+    action_high: npt.ArrayLike = 1.0
+    n_actions: int | None = None
+    action_start: int = 0
+    actions: str | None = None
+    max_episode_steps: int | None = None
+    clip_actions: bool = False
+    memory_map: bool = False
+    names: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    observation_keys: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where a value is none that is possible."""
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise UsageError(f"max_episode_steps is {self.max_episode_steps}; give 1 or more (--max-episode-steps)")
+        if self.actions not in (None, "discrete", "continuous"):
+            raise UsageError(f"--actions {self.actions}: give discrete or continuous")
+        if unknown := [role for role in self.names if role not in NAMES and role not in MEANING]:
+            raise UsageError(f"names: {unknown[0]!r} is no meaning of a column; known are {', '.join(NAMES)}")
 
 
-def wrong_shape(column: Column, steps: int, wanted: str) -> NoReturn:
-    """Raises DataError: the shape that was found, the one that goes with so many steps, and how to convert it."""
-    shape, name = column.shape, column.name
-    way_out = CONVERT
-    if not math.prod(shape):
-        way_out = "record at least one step"
-    elif shape[0] != steps and steps in shape[1:]:
-        way_out = f"move the steps to the first axis, numpy.moveaxis({name}, {shape.index(steps)}, 0); {CONVERT}"
-    elif shape[0] == steps + 1:
-        way_out = f"leave out the row behind the last step, {name}[:-1], or give episodes one by one; {CONVERT}"
-    raise DataError(f"{column.place} has shape {shape}; {steps:,} rewards go with {wanted}; {way_out}")
+# Names
+
+
+def named(table: Table, limits: Limits, way_out: str) -> Part:
+    """The columns of a table by their meaning; DataError: one is missing, or is there twice with other numbers."""
+    chosen = {MEANING.get(role, role): [of] if isinstance(of, str) else [*of] for role, of in limits.names.items()}
+    observations, actions, rewards = (_step_column(table, role, chosen.get(role), way_out) for role in STEP_NAMES)
+    if keys := limits.observation_keys:
+        if not isinstance(observations, Mapping) or (missing := [key for key in keys if key not in observations]):
+            has = ", ".join(observations) if isinstance(observations, Mapping) else "one array"
+            raise DataError(f"{table.place}: observations have no {missing[0] if has else keys[0]} ({has}); correct it")
+        observations = {key: observations[key] for key in keys}
+    marks: dict[str, dict[str, Column]] = {}
+    others: dict[str, Column] = {}
+    given = {name: role for role, names in chosen.items() for name in names}
+    for name, column in table.columns.items():
+        role = given.get(name) or (None if MEANING.get(name) in chosen else MEANING.get(name))
+        if not isinstance(column, Column) or role in STEP_NAMES or _numbered_role(name) in STEP_NAMES:
+            continue
+        if role is not None:
+            marks.setdefault(role, {})[name] = column
+        elif not name.startswith(UNUSED):
+            others[name] = column
+    return Part(table.place, observations, _one(table, actions), _one(table, rewards), marks, others)
+
+
+def _step_column(table: Table, role: str, chosen: list[str] | None, way_out: str) -> Tree:
+    columns = table.columns
+    present = [name for name in chosen or NAMES[role] if name in columns]
+    if chosen is None and not present:
+        present = sorted(filter(lambda name: _numbered_role(name) == role, columns), key=_number_in)
+        chosen = present or None
+    if missing := [role] if not present else [name for name in chosen or () if name not in columns]:
+        found = ", ".join(ascii(name) for name in sorted(columns)[:20]) or "nothing"
+        if role == REWARDS:  # as in data of play
+            way_out = f"add one for each step, zeros if you train --agent bc; {CONVERT}"
+        raise DataError(f"{table.place}: missing {missing[0]} (found: {found}); {way_out}")
+    if chosen is not None and len(present) > 1:  # obs_0, obs_1, ..., or names of the user's own
+        values = [_one(table, columns[name]).values() for name in present]
+        if len({array.shape[:1] for array in values}) > 1:
+            raise DataError(f"{table.place}: {', '.join(present)} have unequal numbers of rows; give as many in each")
+        beside = np.concatenate([array.reshape(len(array), -1) for array in values], axis=1)
+        return Column(f"{table.place}:{role}", beside)
+    for other in present[1:]:
+        one, two = ([column.values() for column in columns_of(columns[name])] for name in (present[0], other))
+        if len(one) != len(two) or not all(map(_equal, one, two)):
+            raise DataError(
+                f"{table.place}: {present[0]} and {other} both are {role}, and differ; leave one out, or say which, "
+                f"--columns {role}={present[0]}, names={{'{role}': '{present[0]}'}}"
+            )
+    return columns[present[0]]
+
+
+def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, 0, 0, equal_nan=True)
+
+
+def _numbered_role(name: str) -> str | None:
+    match = _NUMBERED.fullmatch(name)
+    return MEANING.get(match[1].rstrip("_.[- ")) if match else None
+
+
+def _number_in(name: str) -> int:
+    match = _NUMBERED.fullmatch(name)
+    return int(match[2]) if match else 0
+
+
+def _one(table: Table, column: Tree) -> Column:
+    if not isinstance(column, Column):
+        raise DataError(f"{table.place}: actions or rewards are a group of columns, not one; {CONVERT}")
+    return column
+
+
+def apart(part: Part) -> list[Part]:
+    """The episodes of columns (E, T, ...), with a mask or lengths beside them where they are padded; else the part."""
+    shape, observed = part.rewards.shape[:2], columns_of(part.observations)
+    if len(shape) < 2 or shape[1] < 2 or part.rewards.width != shape[1] or part.actions.shape[:2] != shape:
+        return [part]
+    if any(column.shape[:2] != shape or len(column.shape) < 3 for column in observed):
+        return [part]
+    for column in (column for of in part.marks.values() for column in of.values()):
+        if column.shape[:1] != shape[:1]:
+            raise DataError(f"{column.place} has shape {column.shape}; rewards are {shape}; {CONVERT}")
+
+    def episode(e: int) -> Part:
+        def row(column: Column) -> Column:
+            return Column(f"{column.place}[{e}]", np.asarray(column.data[e]))
+
+        marks = {role: {name: row(column) for name, column in of.items()} for role, of in part.marks.items()}
+        steps = changed(part.observations, row), row(part.actions), row(part.rewards)
+        return Part(f"{part.place} episode {e}", *steps, marks, {})
+
+    return [episode(e) for e in range(shape[0])]
+
+
+# Numbers
+
+
+def read_finite(
+    columns: Sequence[Column], out: npt.NDArray[Any], keep: Sequence[Flags], layout: Layout | None = None
+) -> None:
+    """Read the rows of columns that are kept, (N,) of each, into `out` (M, ...), up to its end.
+
+    DataError: a value is not finite in float32; the message has its column and its step.
+    """
+    _fill(
+        [(column.place, column, column.blocks(len(kept)), kept) for column, kept in zip(columns, keep, strict=True)],
+        out,
+        layout,
+    )
+
+
+def read_observations(
+    trees: Sequence[Tree], keep: Sequence[Flags], places: Sequence[str], layout: Layout | None, mapped: bool
+) -> npt.NDArray[Any]:
+    """Observations (N, O) as float32, flattened, or all in float64 if float32 would lose what a column is about.
+
+    Degrees, times or ticks may lie many of their deviations from zero. DataError: as `read_finite`, or a part is
+    missing, of another shape or not in its space.
+    """
+    flat = isinstance(trees[0], Column) and (layout is None or is_vector(layout))
+    columns = columns_of(trees[0])
+    width = sum(column.width for column in columns) if layout is None or flat else flat_size(layout)
+    rows = sum(int(kept.sum()) for kept in keep)
+
+    def fill(out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        widest = [max(columns_of(tree), key=lambda column: column.width) for tree in trees]
+        cuts = [column.blocks(len(kept)) for column, kept in zip(widest, keep, strict=True)]
+        _fill([*zip(places, trees, cuts, keep, strict=True)], out, layout)
+        return out
+
+    found = fill(new_array((rows, width), np.float32, mapped))
+    stored = np.result_type(*(column.data.dtype for tree in trees for column in columns_of(tree)))
+    if np.can_cast(stored, np.float32) or not (far := is_far(*moments(found))).any():
+        return found
+    first = fill(np.empty((min(rows, _FIRST_ROWS), width)))[:, far]
+    ranges = np.ptp(found[:, far], axis=0).any() or np.ptp(first, axis=0).any()
+    return fill(new_array((rows, width), np.float64, mapped)) if ranges else found  # constant columns stay float32
+
+
+def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.NDArray[Any]:
+    """An array to fill, in memory or mapped from the disk."""
+    return allocate(shape, dtype, mapped) if mapped else np.empty(shape, dtype)
+
+
+def _fill(
+    sources: Sequence[tuple[str, Tree, Iterator[slice], Flags]], out: npt.NDArray[Any], layout: Layout | None
+) -> None:
+    """Rows that are kept into `out`; of each source its place, its tree, the rows to read at once, and what is kept."""
+    start = 0
+    for place, tree, cuts, kept in sources:
+        first = start
+        for rows in cuts:
+            values = _flat(tree, rows, layout, place, out)
+            values = values if kept[rows].all() else values[kept[rows]]
+            stop = min(start + len(values), len(out))
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite then, which is reported
+                out[start:stop] = values[: stop - start].reshape(stop - start, *out.shape[1:])
+            _check_finite(place, out[start:stop], start - first)
+            start = stop
+            for array in (out, *(column.data for column in columns_of(tree))):
+                if isinstance(array, np.memmap):
+                    release(array)
+            if start == len(out):
+                return
+
+
+def _flat(tree: Tree, rows: slice, layout: Layout | None, place: str, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if isinstance(tree, Column) and (layout is None or is_vector(layout)):
+        return np.asarray(tree.data[rows])
+    try:
+        return flatten_batch(layout, changed(tree, lambda column: column.data[rows]), place, out.dtype)
+    except ValueError as error:
+        raise DataError(f"{error}; {CONVERT}") from error
+
+
+def _check_finite(place: str, out: npt.NDArray[Any], first: int) -> None:
+    if out.dtype.kind != "f" or not len(out) or (out.min() >= -_LARGEST and out.max() <= _LARGEST):
+        return
+    bad = np.argwhere(~(np.abs(out) <= _LARGEST))
+    value = "NaN" if np.isnan(out[tuple(bad[0])]) else "infinite or beyond float32"
+    where = f"step {first + bad[0][0]}" + (f", column {bad[0][1]}" if out.ndim == 2 else "")
+    raise DataError(
+        f"{place} has values that are not finite, the first ({value}) at {where}; repair them or leave the episode out"
+    )
+
+
+def narrowed(observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Observations (N, O) in memory as `read_observations` reads them."""
+    keep = np.ones(len(observations), np.bool_)
+    return read_observations([Column(OBSERVATIONS, observations)], [keep], [OBSERVATIONS], None, False)

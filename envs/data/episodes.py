@@ -3,21 +3,36 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from ...base.ranges import FAR
 from ..tasks.spaces import Layout, rearranged
-from . import arrays as memory
-from .observations import Statistics, statistics
-from .storage import MappedArray, allocate, blocks, gather, release
-from .storage import row_blocks as row_blocks
+from .storage import MappedArray, allocate, blocks, gather, release, row_blocks
 
 _STEPS = ("observations", "actions", "rewards")
 
 # A mean over fewer held-out episodes is not informative; and if there are fewer in total, training needs them all.
 _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
+
+# A column whose spread is below this share of its size, or below the last number, holds rounding noise, not a signal.
+_NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
+_LEAST_STD = 1e-12
+_BLOCK_ROWS, _AT_ONCE = 65536, 8192  # rows that are read at once, and of a temporary copy
+
+
+class Statistics(NamedTuple):
+    """Of each observation column, (O,): its mean and standard deviation (ddof 0), and whether it is constant.
+
+    The deviation of a constant column is 1: divided by the customary 1e-6, a small departure from it in a rollout
+    (Ant's contact forces, zero in D4RL's files) would reach the network a million times too large.
+    """
+
+    mean: npt.NDArray[Any]
+    std: npt.NDArray[Any]
+    constant: npt.NDArray[np.bool_]
 
 
 def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -120,8 +135,10 @@ class Episodes(Sequence[Episode]):
             UsageError: another argument.
             DataError: shapes do not fit, a value is no finite number, or no step ends an episode.
         """
+        from . import sources  # which makes what this module defines
+
         steps = {"observations": observations, "actions": actions, "rewards": rewards}
-        return cls(**memory.from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options))
+        return cls(**sources.from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options))
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Any], **options: Any) -> "Episodes":  # noqa: ANN401
@@ -137,7 +154,9 @@ class Episodes(Sequence[Episode]):
         Raises:
             DataError: as `from_arrays`, or an end is marked before the last step of a trajectory.
         """
-        return cls(**memory.from_trajectories(trajectories, **options))
+        from . import sources  # which makes what this module defines
+
+        return cls(**sources.from_trajectories(trajectories, **options))
 
     @classmethod
     def from_frame(cls, frame: Any, **options: Any) -> "Episodes":  # noqa: ANN401
@@ -152,7 +171,9 @@ class Episodes(Sequence[Episode]):
         Raises:
             DataError: as `from_arrays`, or a column of a known name holds no numbers.
         """
-        return cls(**memory.from_frame(frame, **options))
+        from . import sources  # which makes what this module defines
+
+        return cls(**sources.from_frame(frame, **options))
 
     def __len__(self) -> int:
         return len(self.terminated)
@@ -270,7 +291,10 @@ class Episodes(Sequence[Episode]):
 
         `weights` of these steps tell how much each counts; None: all the same.
         """
-        return statistics(self.observations, rows, weights)
+        mean, std = moments(self.observations, rows, weights)
+        dtype = self.observations.dtype
+        constant = std < np.maximum(_LEAST_STD, _NOISE[dtype] * np.abs(mean))
+        return Statistics(mean.astype(dtype), np.where(constant, 1.0, std).astype(dtype), constant)
 
     def observation_statistics(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Mean and standard deviation of each observation column, both (O,), as in `Statistics`."""
@@ -280,6 +304,38 @@ class Episodes(Sequence[Episode]):
     def action_range(self) -> tuple[float, float]:
         """Smallest and largest action value of the whole dataset."""
         return float(self.actions.min()), float(self.actions.max())
+
+
+def moments(
+    values: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64] | None = None,
+    weights: npt.NDArray[np.float64] | None = None,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation (ddof 0) of each column of (N, O), or of some `rows` of it, both (O,), in float64.
+
+    `weights` (N,), of the rows taken, tell how much each counts; None: all the same.
+    """
+    count = len(values) if rows is None else len(rows)
+    weights = np.ones(count) if weights is None else weights
+    sums = [np.zeros(values.shape[1]), np.zeros(values.shape[1])]
+    mean = np.zeros(values.shape[1])
+    for power in (1, 2):
+        start = 0
+        for first in range(0, count, _BLOCK_ROWS):
+            at = slice(first, min(first + _BLOCK_ROWS, count))
+            block = values[at] if rows is None else gather(values, rows[at])
+            for part in np.array_split(block, -(-len(block) // _AT_ONCE)):
+                sums[power - 1] += weights[start : start + len(part)] @ (part - mean) ** power
+                start += len(part)
+            if isinstance(values, np.memmap):
+                release(values)
+        mean = sums[0] / weights.sum()
+    return mean, np.sqrt(sums[1] / weights.sum())
+
+
+def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Of each column, (O,), whether it lies so many of its deviations from zero that float32 loses what it is about."""
+    return np.abs(mean) > FAR * std
 
 
 def best_of(returns: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.int64]:

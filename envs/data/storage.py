@@ -13,16 +13,11 @@ import numpy.typing as npt
 
 from ...base.errors import ResourcesError
 from ...base.files import cache_dir
-from ...base.system import free_bytes
 
 # Rows per step of reductions: float64 copies of a million rows at once would double the memory.
 _BLOCK_ROWS = 65536
 
-# From so many bytes as float32 on, data are mapped by default: they need no memory then.
-_LARGE = 2**28
 _AT_ONCE = 2**30  # bytes
-# Over the bytes of data in memory: their returns, their places and the temporary copies of training.
-_MARGIN = 1.3
 
 
 def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
@@ -43,13 +38,10 @@ class MappedArray(np.memmap[Any, Any]):
             self.file, self.begin = getattr(obj, "file", None), getattr(obj, "begin", 0)
 
 
-def should_map(claimed: int) -> bool:
-    """Whether data of so many bytes are better mapped: they are large, or do not fit into memory; the disk is free."""
-    free = free_bytes()
-    if claimed < _LARGE and (free is None or _MARGIN * claimed <= free):
-        return False
+def has_room(size: int) -> bool:
+    """Whether the disk has so many bytes to spare for a memory map."""
     folder = next(path for path in (cache_dir(), *cache_dir().parents) if path.is_dir())
-    return os.access(folder, os.W_OK) and claimed < shutil.disk_usage(folder).free / 2
+    return os.access(folder, os.W_OK) and size < shutil.disk_usage(folder).free / 2
 
 
 def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.NDArray[Any]:

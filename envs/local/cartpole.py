@@ -4,8 +4,8 @@ import numpy as np
 
 from ..data.episodes import Episode, Episodes, join
 from ..simulation.stepping import begin, take
-from ..tasks.built_in import LocalTask
 from ..tasks.environment import close_env, make_env
+from ..tasks.table import LocalTask
 
 # Pushes against where the pole falls to and, less, where the cart goes to: 500 steps from any first state.
 _GAINS = np.array([0.05, 0.15, 1.0, 0.4])  # of position, velocity, angle and angular velocity

@@ -7,15 +7,16 @@ appendix C). A model that sees only the state cannot predict that action better 
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import DataError
-from ..data.episodes import Episodes, row_blocks
-from ..data.hdf5 import open_hdf5
+from ..data.episodes import Episodes
+from ..data.sources import readable
+from ..data.storage import row_blocks
 from ..simulation.rollout import rollout
-from ..tasks.names import get_task
-from ..tasks.table import D4RLTask
+from ..tasks.table import D4RLTask, get_task
 from .policy import BehaviorPolicy
 from .sets import RECIPES, recipe_of, weights_path
 
@@ -67,7 +68,7 @@ def policy_rows(task: D4RLTask, episodes: Episodes) -> list[tuple[int | None, tu
     The episode that crosses the end of a policy's share is its whole. Raises DataError where the episodes are not those
     of the recipe, all of them and in order.
     """
-    with open_hdf5(Path(episodes.path)) as file:
+    with readable(Path(episodes.path)), h5py.File(episodes.path, "r") as file:
         recipe = recipe_of(task, int(file.attrs["steps"]))
         complete = len(file["rewards"]) == episodes.n_steps
     found, first = [], 0

@@ -107,7 +107,8 @@ def episodes_of(
     MuJoCo runs in parallel in threads. SimulationError: an environment fails.
     """
     threads = min(core_count(), -(-n_steps // (_AT_ONCE * horizon)))
-    teams = [[make_env(env_id) for _ in range(_AT_ONCE)] for _ in range(threads)]
+    # Without Gymnasium's wrappers, which cost time at every step: `horizon` is the time limit.
+    teams = [[make_env(env_id).unwrapped for _ in range(_AT_ONCE)] for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         for first in count(0, _AT_ONCE * threads):
             numbers = range(first, first + _AT_ONCE * threads, _AT_ONCE)

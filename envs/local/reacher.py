@@ -4,8 +4,8 @@ import numpy as np
 from tqdm import trange
 
 from ..data.episodes import Episode, Episodes, join
-from ..tasks.built_in import LocalTask
 from ..tasks.memory.reacher import HORIZON, Array, ReacherRecall
+from ..tasks.table import LocalTask
 
 ARM = 0.1, 0.11  # meters from shoulder to elbow to fingertip
 _MOST_BENT = np.cos(3.0)  # the elbow goes no further

@@ -13,9 +13,8 @@ from ...base.errors import DataError, UsageError
 from ...base.files import alone
 from ...base.files import cache_dir as cache_dir
 from ..data.episodes import Episode, Episodes, join
-from ..data.hdf5 import read_hdf5, write_hdf5
-from ..tasks.built_in import LocalTask
-from ..tasks.table import TASKS, D4RLTask
+from ..data.sources import read_file, write_hdf5
+from ..tasks.table import TASKS, D4RLTask, LocalTask
 from . import cartpole, tmaze
 from .policy import BehaviorPolicy, episodes_of
 
@@ -159,7 +158,7 @@ def _reacher(task: LocalTask, progress: bool) -> Episodes:
 
 def _without_velocities(task: LocalTask, progress: bool) -> Episodes:
     """The local set of the same robot and level, "hopper-medium" of "hopper-p-medium", without velocities."""
-    episodes = read_hdf5(make_local(TASKS[task.name.replace("-p-", "-")], progress=progress))
+    episodes = read_file(make_local(TASKS[task.name.replace("-p-", "-")], progress=progress))
     return replace(episodes, observations=np.ascontiguousarray(episodes.observations[:, : task.observation_dim]))
 
 

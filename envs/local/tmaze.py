@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.episodes import Episodes
-from ..tasks.built_in import CORRIDORS, LocalTask
+from ..tasks.table import CORRIDORS, LocalTask
 
 _EPISODES, _NOISE, _SEED = 1_500, 0.3, 0
 

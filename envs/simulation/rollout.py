@@ -3,6 +3,7 @@
 Shape suffixes: B environments, n of them, T steps, O observation, A action.
 """
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ...base.system import core_count
+from ..data.columns import narrowed
 from ..data.episodes import Episode, Episodes, join
-from ..data.observations import narrowed
 from ..tasks.environment import make_env
 from .stepping import FirstEpisode
 
@@ -183,7 +185,8 @@ def _groups(
 ) -> "list[_Group[State]]":
     """The environments `turn` (n,) in groups, each simulated by a thread of its own where there are workers."""
     most = min(core_count(), len(turn) // ROWS) if workers is None else min(workers, len(turn))
-    groups = [_Group(policy, make, which, stack) for which in np.array_split(turn, max(1, most))]
+    told = list[str]()
+    groups = [_Group(policy, make, which, stack, told) for which in np.array_split(turn, max(1, most))]
     if len(groups) > 1:
         for group in groups:
             group.thread = stack.enter_context(ThreadPoolExecutor(1))
@@ -197,10 +200,10 @@ class _Group(Generic[State]):
     thread: ThreadPoolExecutor | None = None  # simulates, where it is not the caller
 
     def __init__(
-        self, policy: SequencePolicy[State], make: Callable[[], Any], which: Indices, stack: ExitStack
+        self, policy: SequencePolicy[State], make: Callable[[], Any], which: Indices, stack: ExitStack, told: list[str]
     ) -> None:
-        """`which` (n,) are the environments' numbers; `stack` closes them."""
-        self._policy, self.running, self.seconds = policy, which, 0.0
+        """`which` (n,) are the environments' numbers; `stack` closes them; `told` are the notes of all groups."""
+        self._policy, self.running, self.seconds, self._told = policy, which, 0.0, told
         self._first, self._multiple = int(which[0]), row_multiple(policy)
         made = [lambda: FirstEpisode(make())] * len(which)
         self._envs = SyncVectorEnv(made, autoreset_mode=AutoresetMode.DISABLED)
@@ -225,6 +228,13 @@ class _Group(Generic[State]):
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
         self.seconds += time.perf_counter() - began
         self.actions = actions[self._places]
+        space = self._envs.single_action_space
+        if isinstance(space, Box) and space.shape == self.actions.shape[1:]:
+            within = np.clip(self.actions, space.low, space.high).astype(self.actions.dtype)
+            if not self._told and not np.array_equal(within, self.actions, equal_nan=True):
+                self._told.append("note: actions were clipped to the bounds of the environment, which are narrower")
+                print(self._told[0], file=sys.stderr)
+            self.actions = within
         if on_action is not None:
             on_action(self.running, self.actions)
         # A copy, which an environment may write into. Idle environments ignore their rows.

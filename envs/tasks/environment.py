@@ -12,10 +12,9 @@ import numpy as np
 
 from ...base.errors import SimulationError, UsageError, one_line
 from . import memory as memory  # registers the built-in environments
-from .arguments import is_plain_argument as is_plain_argument
-from .names import find_task
 from .spaces import Layout, flat_size, is_vector, layout_of
-from .table import Reference, Task
+from .table import Reference, Task, find_task, unversioned
+from .table import is_plain_argument as is_plain_argument
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -118,7 +117,9 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
         with warnings.catch_warnings():
             # -v4 is chosen on purpose (see ENV_VERSION).
             warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
+            keys = (kwargs := dict(kwargs)).pop("observation_keys", None)
             env = gym.make(env_id, **kwargs)
+            env = env if keys is None else gym.wrappers.FilterObservation(env, keys)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
         unknown = isinstance(error, gym.error.UnregisteredEnv) and not env_id.startswith(_SHIPPED)
@@ -182,20 +183,6 @@ def check_own_name(name: str) -> str:
             f"{name} is simulated on {task.env_id}; give data of another environment a name of their own (--env)"
         )
     return name
-
-
-def unversioned(env_id: str) -> str:
-    """The name of an environment without its version, of which data of one task name several."""
-    return env_id.rsplit("-v", 1)[0]
-
-
-def same_dynamics(env_id: str) -> list[str]:
-    """The ids that data for this one may name: D4RL numbers the dynamics of Gymnasium's -v4 -v2, or -v3.
-
-    In -v3 contact forces are reported otherwise.
-    """
-    same = [f"{unversioned(env_id)}-v{number}" for number in (2, 3, 4)]
-    return same if env_id in same else [env_id]
 
 
 def own_task(

@@ -19,7 +19,7 @@ from aaren_rl.base.errors import DataError, UsageError
 from aaren_rl.collect.command import main as collect
 from aaren_rl.collect.record import Controller, algorithm_of, load_model, load_normalize
 from aaren_rl.envs import Episodes, make_env
-from aaren_rl.envs.data.hdf5 import read_hdf5
+from aaren_rl.envs.data.sources import read_file
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
 # above 3.4 ends the episode.
@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def is_echo(file: Path) -> Episodes:
     """The data of a file, checked against the environment's rules."""
-    data = read_hdf5(file, action_low=(-2.0,), action_high=(4.0,))
+    data = read_file(file, action_low=(-2.0,), action_high=(4.0,))
     assert data.actions.min() >= -2 and data.actions.max() <= 4
     for episode in data:
         time, last = episode.observations.T
@@ -109,7 +109,7 @@ def test_data_of_a_normalized_policy_are_raw(folder: Path) -> None:
     asked = ["--policy", "model.zip", "--vec-normalize", "normal.pkl", "--steps", "300", "--deterministic"]
     assert collect(["--env-id", "Pendulum-v1", *asked, "--seed", "5", "--out", "raw.hdf5"]) == 0
     bounds = {"action_low": (-2.0,), "action_high": (2.0,)}
-    data, env = read_hdf5(folder / "raw.hdf5", **bounds), make_env("Pendulum-v1")
+    data, env = read_file(folder / "raw.hdf5", **bounds), make_env("Pendulum-v1")
     normal.training = False
     for i, episode in enumerate(data):
         observation, _ = env.reset(seed=5 + i)

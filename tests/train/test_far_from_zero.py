@@ -6,15 +6,17 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from policies import make_policy, onnx_policy_of
+from policies import make_card, make_policy, onnx_policy_of
 
 from aaren_rl import train_policy
 from aaren_rl.base.ranges import FAR
 from aaren_rl.envs import Episodes
-from aaren_rl.envs.data.hdf5 import read_hdf5
+from aaren_rl.envs.data.columns import Column, narrowed, read_observations
+from aaren_rl.envs.data.episodes import is_far, moments
 from aaren_rl.envs.data.minari import read_minari, write_minari
-from aaren_rl.envs.data.observations import is_far, moments, narrowed, read_observations
+from aaren_rl.envs.data.sources import read_file
 from aaren_rl.envs.data.storage import allocate, gather, release
+from aaren_rl.policies.card import card_from_json
 from aaren_rl.train.data.batches import StepData
 
 RNG = np.random.default_rng(0)
@@ -66,6 +68,12 @@ def test_constant_columns_do_not_make_data_float64_and_are_named() -> None:
     assert narrowed(raw).dtype == np.float64
 
 
+def test_small_units_are_no_constants() -> None:
+    data = StepData(dataset((1e-9 * NEAR).astype(np.float32)), 1.0)
+    assert not data.statistics.constant.any()
+    assert data.observed(torch.arange(200)).std() == pytest.approx(1, rel=0.1)
+
+
 @pytest.mark.parametrize("stored", [np.float64, np.int64])
 def test_a_file_keeps_its_digits(tmp_path, stored: type) -> None:
     path, steps = tmp_path / "far.hdf5", 40
@@ -73,7 +81,7 @@ def test_a_file_keeps_its_digits(tmp_path, stored: type) -> None:
     with h5py.File(path, "w") as file:
         file["observations"], file["actions"] = raw, np.zeros((steps, 1))
         file["rewards"], file["terminals"] = np.zeros(steps), np.arange(steps) % 20 == 19
-    assert np.array_equal(read_hdf5(path).observations, raw.astype(np.float64))
+    assert np.array_equal(read_file(path).observations, raw.astype(np.float64))
 
 
 def test_a_minari_dataset_keeps_its_digits(tmp_path, monkeypatch) -> None:
@@ -110,12 +118,15 @@ def test_rows_of_a_mapped_array_are_read_where_they_lie(monkeypatch) -> None:
     assert np.array_equal(gather(mapped, rows), NEAR[rows])
 
 
-def test_what_is_mapped_from_the_disk_is_the_same() -> None:
-    def fill(out) -> None:
-        out[...] = raw[: len(out)]
+def test_a_hash_is_of_the_numbers() -> None:
+    one = dataset(NEAR.astype(np.float32))
+    assert one.sha256() == dataset(NEAR.astype(np.float32)).sha256() != dataset((NEAR + 1).astype(np.float32)).sha256()
 
+
+def test_what_is_mapped_from_the_disk_is_the_same() -> None:
+    keep = [np.ones(len(NEAR), bool)]
     for raw in (NEAR, NEAR + 1e9):
-        read = [read_observations(fill, raw.shape, raw.dtype, mapped) for mapped in (False, True)]
+        read = [read_observations([Column("x", raw)], keep, ["x"], None, mapped) for mapped in (False, True)]
         assert np.array_equal(*read) and isinstance(read[1], np.memmap)
 
 
@@ -158,6 +169,11 @@ def test_a_mean_that_float32_holds_is_subtracted_as_in_training(tmp_path) -> Non
     assert policy.card.exact and policy.observation_dtype == np.float64
     acted, _ = policy.act(observations[:2], np.zeros(2), policy.initial_state(2))
     assert acted[0] != acted[1]
+
+
+def test_a_card_keeps_the_digits_of_a_mean() -> None:
+    card = make_card(make_policy().model, observation_mean=[1.7e9 + 0.123456] * 3)
+    assert card_from_json(vars(card) | {"return_range": None}).observation_mean[0] == 1.7e9 + 0.123456
 
 
 def test_what_is_far_from_zero() -> None:

@@ -21,7 +21,7 @@ from aaren_rl import Episodes, load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
-from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
+from aaren_rl.envs.data.sources import read_file, write_hdf5
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.export.export import main as export
@@ -68,7 +68,7 @@ def test_episodes_are_saved_beside_the_run_and_used_again(capsys: pytest.Capture
     run = train_policy("swing", episodes=episodes, env_id="Pendulum-v1", **SMALL).folder
     (file,) = Path("runs/swing").glob("data-*.hdf5")
     assert run == Path("runs/swing/decision-aaren/seed0")
-    same(read_hdf5(file, action_low=-2, action_high=2), episodes)
+    same(read_file(file, action_low=-2, action_high=2), episodes)
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert (config["data"]["source"], config["data"]["env"]) == (str(file), "swing")
     same(all_episodes(run, load_policy(run).card), episodes)
@@ -230,7 +230,7 @@ def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.Ca
     with h5py.File(file, "r+") as data:
         data.attrs["observation_space"] = '{"type": "Box", "shape": [4]}'
     with pytest.raises(DataError, match="does not describe the 5 columns"):
-        read_hdf5(file)
+        read_file(file)
 
 
 def test_other_parts_and_other_arguments_are_refused() -> None:

@@ -24,7 +24,7 @@ from aaren_rl.base.errors import CheckpointError
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.data.episodes import split
-from aaren_rl.envs.data.hdf5 import read_hdf5
+from aaren_rl.envs.data.sources import read_file
 from aaren_rl.envs.local.noise import mode_returns
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
@@ -85,7 +85,7 @@ def test_other_data_than_a_run_was_trained_on_hold_nothing_out(
 def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(
     hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    episodes = read_hdf5(hopper_file)
+    episodes = read_file(hopper_file)
     best = episodes.best(0.1)
     assert sorted(best.returns) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
     assert episodes.best(1.0) is episodes and len(episodes.best(1e-9)) == 1
@@ -211,7 +211,7 @@ def test_what_a_local_set_returns(
 
 def test_range_that_a_model_is_fed(hopper_file: Path, trained: Path) -> None:
     """From the minimum to the 99 % quantile of every interval."""
-    episodes = read_hdf5(hopper_file)
+    episodes = read_file(hopper_file)
     found, to_go, times = return_bounds(episodes), episodes.returns_to_go(), episodes.timesteps()
     for k, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
         there = np.sort(to_go[times // found.every == k].astype(np.float64))

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..built_in import CORRIDORS
+from ..table import CORRIDORS
 
 Floats = npt.NDArray[np.float32]
 

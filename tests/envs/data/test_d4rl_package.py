@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import REFERENCE_RETURNS, TASKS, normalized_score
-from aaren_rl.envs.data.hdf5 import d4rl_dataset_dir, d4rl_url, read_hdf5
+from aaren_rl.envs.data.sources import read_file
+from aaren_rl.envs.load import d4rl_dataset_dir, d4rl_url
 
 PACKAGE = os.environ.get("AAREN_RL_D4RL_PACKAGE")
 # Where the variable is set, everything that is wrong with the folder is a failure.
@@ -70,7 +71,7 @@ def test_episodes_of_files_with_random_ends(tmp_path):
             file["terminals"], file["timeouts"] = rng.random((2, 3000)) < 0.3**seed / 2
     probe(*files)
     for path in files:
-        episodes, theirs = read_hdf5(path), np.load(f"{path}.npz")
+        episodes, theirs = read_file(path), np.load(f"{path}.npz")
         assert episodes.lengths.tolist() == theirs["lengths"].tolist()
         for key in ("observations", "actions", "rewards"):
             np.testing.assert_array_equal(getattr(episodes, key), theirs[key], strict=True)

@@ -17,10 +17,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from aaren_rl.datasets.command import main as datasets
-from aaren_rl.datasets.describe import describe
 from aaren_rl.envs import DataError, Episodes, UsageError, get_task, load_task, rollout
-from aaren_rl.envs.data.hdf5 import read_hdf5, write_hdf5
-from aaren_rl.envs.data.minari import read_minari, write_minari
+from aaren_rl.envs.data.minari import write_minari
+from aaren_rl.envs.data.sources import read_file, write_hdf5
 from aaren_rl.envs.load import sizes
 from aaren_rl.envs.local import cartpole, tmaze
 from aaren_rl.envs.simulation.rollout import Recorder
@@ -128,12 +127,6 @@ def refused(call: Callable[[], object], kind: type[Exception], *parts: object) -
     assert "\n" not in message and "; " in message and all(str(part) in message for part in parts), message
 
 
-def test_the_task_is_the_environments() -> None:
-    task = own_task("mine", "SeenBox-v0")
-    assert (task.n_actions, task.action_start, task.action_dim, task.action_low, task.action_high) == (3, -1, 3, (), ())
-    assert own_task("mine", "Smooth-v0").n_actions is None
-
-
 @pytest.mark.parametrize("kind", ["Discrete", "MultiBinary", "MultiDiscrete", "Dict", "Tuple", "Table"])
 def test_observations_are_flattened(kind: str) -> None:
     env, plain = make_env(f"Seen{kind}-v0"), gym.make(f"Seen{kind}-v0")
@@ -149,11 +142,6 @@ def test_images_are_refused() -> None:
     refused(lambda: own_task("mine", "SeenImage-v0"), UsageError, *parts)
 
 
-@pytest.mark.parametrize("name", [name for name in ACTED if name not in ("Discrete", "Box")])
-def test_other_actions_are_named(name: str) -> None:
-    refused(lambda: own_task("mine", f"Acted{name}-v0"), UsageError, f"Acted{name}-v0: actions are")
-
-
 @pytest.mark.parametrize(
     "stored",
     [
@@ -167,20 +155,13 @@ def test_other_actions_are_named(name: str) -> None:
 def test_integers_are_discrete_actions(stored: Callable[[Any], Any], known: bool, tmp_path: Path) -> None:
     actions = arrays()["actions"]
     options = sizes(own_task("mine", "SeenBox-v0")) if known else {}
-    episodes = read_hdf5(save(tmp_path / "set.hdf5", actions=stored(actions)), **options)
+    episodes = read_file(save(tmp_path / "set.hdf5", actions=stored(actions)), **options)
     assert episodes.discrete and episodes.actions.dtype == np.int64
     np.testing.assert_array_equal(episodes.actions, actions)
     assert episodes.action_range() == (-1.0, 1.0) and episodes.action_dim == 1
     one = episodes.take([1])
     np.testing.assert_array_equal(one.actions, actions[20:40])
     assert len(episodes.best(0.3)) == 1
-
-
-def test_truth_values_are_actions_and_matrices_of_integers_are_not(tmp_path: Path) -> None:
-    flags = np.arange(N) % 3 == 0
-    np.testing.assert_array_equal(read_hdf5(save(tmp_path / "a.hdf5", actions=flags)).actions, flags)
-    columns = np.ones((N, 2), np.int64)
-    assert read_hdf5(save(tmp_path / "b.hdf5", actions=columns)).actions.dtype == np.float32
 
 
 def at(step: int, value: Any, dtype: Any = np.int64) -> Any:
@@ -231,53 +212,6 @@ def test_integers_in_a_continuous_environment(shape: tuple[int, ...], tmp_path: 
     assert datasets(["info", str(path), "--env-id", "Smooth-v0"]) == 3
 
 
-def spoil_space(values: dict[str, Any], **changes: Any) -> None:
-    values["action_space"] = json.dumps(json.loads(values["action_space"]) | changes)
-
-
-def replace(group: h5py.Group, key: str, value: Any) -> None:
-    del group[key]
-    group[key] = value
-
-
-SPOILED: dict[str, tuple[Callable[[dict[str, Any]], None], Callable[[h5py.Group], None], tuple[str, ...]]] = {
-    "fewer actions": (lambda v: spoil_space(v, n=2), lambda g: None, ("actions has 1 at step", "-1 to 0")),
-    "another start": (lambda v: spoil_space(v, start=0), lambda g: None, ("actions has -1 at step", "0 to 2")),
-    "n of nothing": (lambda v: spoil_space(v, n=0), lambda g: None, ("n is 0",)),
-    "n of text": (lambda v: spoil_space(v, n="three"), lambda g: None, ("n is 'three'",)),
-    "start of text": (lambda v: spoil_space(v, start=0.5), lambda g: None, ("start is 0.5",)),
-    "two heads": (lambda v: spoil_space(v, type="MultiDiscrete", nvec=[2, 2]), lambda g: None, ("MultiDiscrete",)),
-    "continuous": (
-        lambda v: spoil_space(v, type="Box", shape=[1], low=[-1.0], high=[1.0]),
-        lambda g: None,
-        ("int64", "vectors of real numbers"),
-    ),
-    "one episode of floats": (
-        lambda v: None,
-        lambda g: replace(g, "actions", np.zeros((len(g["actions"]), 1), np.float32)),
-        ("episode_2 has", "integers as actions"),
-    ),
-    "and no space": (
-        lambda v: v.pop("action_space"),
-        lambda g: replace(g, "actions", np.zeros((len(g["actions"]), 1), np.float32)),
-        ("episode_2 has", "integers as actions"),
-    ),
-    "an odd action": (lambda v: None, lambda g: g["actions"].write_direct(np.full(7, 9)), ("actions has 9",)),
-}
-
-
-@pytest.mark.parametrize("name", SPOILED)
-def test_bad_minari_sets_are_one_line(name: str, minari_root: Path) -> None:
-    write_minari(ID, discrete(), env_id="SeenBox-v0")
-    describe_as, change, parts = SPOILED[name]
-    data = minari_root / ID / "data"
-    with minari_sets.metadata(data) as values:
-        describe_as(values)
-    with minari_sets.episode(data, 2) as group:
-        change(group)
-    refused(lambda: read_minari(ID, progress=False), DataError, data, *parts)
-
-
 def test_minari_keeps_integers_and_their_space(minari_root: Path, tmp_path: Path) -> None:
     made, file, again = discrete(), tmp_path / "set.hdf5", tmp_path / "again.hdf5"
     write_hdf5(file, made, {"env_id": "SeenBox-v0"})
@@ -288,29 +222,7 @@ def test_minari_keeps_integers_and_their_space(minari_root: Path, tmp_path: Path
     same(episodes, made)
     assert (task.n_actions, task.action_start) == (CHOICES, START)
     assert datasets(["convert", f"minari:{ID}", str(again)]) == 0
-    same(read_hdf5(again), made)
-
-
-def test_minari_of_an_unknown_environment_holds_what_was_taken() -> None:
-    write_minari(ID, discrete(), env_id=None)
-    episodes, spec = read_minari(ID, progress=False)
-    assert episodes.discrete and (spec.n_actions, spec.action_start) == (CHOICES, START)
-
-
-@pytest.mark.parametrize("env_id", ["Smooth-v0", "SeenDiscrete-v0"])
-def test_what_does_not_fit_is_not_written(env_id: str, minari_root: Path) -> None:
-    wrong = dataclasses.replace(discrete(), actions=discrete().actions + 1)
-    part = "are integers" if env_id == "Smooth-v0" else "actions has 2 at step"
-    refused(lambda: write_minari(ID, wrong, env_id=env_id), DataError, part)
-    assert not (minari_root / ID).exists()
-
-
-def test_another_environment_than_recorded(minari_root: Path) -> None:
-    write_minari(ID, discrete(), env_id=None)
-    refused(
-        lambda: load_task("mine", f"minari:{ID}", env_id="Smooth-v0"), DataError, "1 discrete action", "1 continuous"
-    )
-    assert datasets(["convert", f"minari:{ID}", "-"]) == 2
+    same(read_file(again), made)
 
 
 class Cycle:
@@ -350,14 +262,6 @@ def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path: Path, caps
     assert evaluate([run, "--env-id", "SeenBox-v0", "--episodes", "1"]) == 0
     assert evaluate([run, "--env-id", "Smooth-v0", "--episodes", "1"]) == 4
     assert "Discrete(3, start=-1)" in capsys.readouterr().err
-
-
-def test_info_counts_the_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, out = save(tmp_path / "set.hdf5", actions=np.arange(N) % 4 // 3 + 7), tmp_path / "set.json"
-    assert datasets(["info", str(path), "--json", str(out)]) == 0
-    assert "actions       discrete, 2 taken: 7 (75.0%), 8 (25.0%)" in capsys.readouterr().out
-    assert json.loads(out.read_text())["action_shares"] == {"7": 0.75, "8": 0.25}
-    assert describe(dataclasses.replace(minari_sets.small(), path=str(path)), None)["action_shares"] is None
 
 
 def test_cartpole_falls_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:

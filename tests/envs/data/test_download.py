@@ -2,9 +2,6 @@
 
 import hashlib
 import subprocess
-import sys
-import threading
-import time
 
 import pytest
 from d4rl_server import NAME, STEPS, TASK, Server, fetched, image, names, refused
@@ -65,26 +62,8 @@ def test_40_a_short_body(server, folder):
     server.claimed = len(server.content) + 1000
     refused(server.url, "broke off 4 times", folder / NAME)
     server.claimed, server.cuts = "", [len(server.content) // 2]
-    refused(server.url, "deleted", "truncated")
+    refused(server.url, "deleted", "cannot be read")
     assert names(folder) == set()
-
-
-@pytest.mark.faults
-def test_42_a_killed_lock_holder_frees_the_lock(server, folder):
-    server.gate = threading.Event()
-    part = folder / f".{NAME}.part"
-    script = f"from aaren_rl.envs import load_episodes; load_episodes({TASK!r}, 'd4rl', progress=False)"
-    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while not (part.exists() and part.stat().st_size):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.kill()
-    assert not (folder / NAME).exists()
-    server.gate.set()
-    server.gate = None
-    load()
-    assert fetched(server, folder)
 
 
 @pytest.mark.faults
@@ -118,7 +97,7 @@ def test_39_a_file_is_held_to_its_pin(server, folder):
 
 def test_a_wrong_file_leaves_nothing(server, folder, tmp_path):
     wrong = image(tmp_path / "wrong.hdf5", lambda file: file.attrs.update(env_id="HalfCheetah-v2"))
-    for server.content, reason in ((wrong, "HalfCheetah-v2"), (b"<html>Please log in</html>", "not a readable HDF5")):
+    for server.content, reason in ((wrong, "HalfCheetah-v2"), (b"<html>Please log in</html>", "cannot be read")):
         assert ".part" not in refused(server.url, "deleted", reason)
         assert names(folder) == set()
 
@@ -132,13 +111,6 @@ def test_what_an_option_can_mend_is_kept(server, folder, tmp_path):
     refused("--clip-actions")
     assert fetched(server, folder)
     assert len(load(clip_actions=True, max_episode_steps=1000)) == 2 and len(server.requests) == 1
-
-
-def test_an_http_error(server, folder):
-    server.status = 503
-    refused(server.url, "status 503", folder / NAME)
-    assert len(server.requests) == 1, "asking again does not help"
-    assert names(folder) == set()
 
 
 def test_offline_lists_the_ways_out(folder, monkeypatch):
@@ -183,9 +155,3 @@ def test_only_http(folder, monkeypatch, base):
     monkeypatch.setenv("D4RL_BASE_URL", base)
     refused("http or https", "D4RL_BASE_URL", error=UsageError)
     assert not folder.exists()
-
-
-def test_a_redirect_does_not_leave_http(server, folder):
-    server.location = "file:///etc/passwd"
-    refused(server.url)
-    assert names(folder) == set()

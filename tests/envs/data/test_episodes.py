@@ -98,12 +98,6 @@ def test_the_table_describes_the_real_environments(family, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mask_is_no_index():
-    episodes = make()
-    with pytest.raises(ValueError, match="a mask is no index"):
-        episodes.take(episodes.returns > 5)
-
-
 def test_taking_episodes_copies_their_rows_and_keeps_their_origin():
     episodes = make(**ORIGIN)
     taken = episodes.take([2, 1, -3])

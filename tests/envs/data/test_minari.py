@@ -16,13 +16,8 @@ from minari_sets import ID, refused, small
 
 from aaren_rl.envs import DataError, UsageError, make_env
 from aaren_rl.envs.data.download import write_pin
-from aaren_rl.envs.data.minari import minari_id, read_minari, read_spec, write_minari
+from aaren_rl.envs.data.minari import read_minari, read_spec, write_minari
 from aaren_rl.envs.tasks.environment import is_plain_argument
-
-
-def test_the_ids_of_tasks():
-    assert minari_id("halfcheetah-expert") == "mujoco/halfcheetah/expert"
-    assert minari_id("ant-medium-replay") == "mujoco/ant/medium-replay"
 
 
 @pytest.mark.faults
@@ -54,20 +49,12 @@ def test_observations_actions_and_rewards_line_up(data):
     assert episodes.terminated.tolist() == [True, True, True, False] and episodes.lengths[3] == 5
     assert (episodes.source, episodes.dataset, episodes.env_id) == ("minari", ID, "Hopper-v5")
     assert episodes.path == str(data / "main_data.hdf5") and episodes.notes == ("algorithm_name: random",)
-    assert (spec.recorded.env_kwargs, spec.reference_returns, spec.recorded.max_episode_steps) == (
+    assert (spec.recorded.env_kwargs, spec.reference[1:], spec.recorded.max_episode_steps) == (
         {},
         (-20.0, 3000.0),
         1000,
     )
     assert (spec.action_low, spec.action_high) == ((-1.0,) * 3, (1.0,) * 3)
-
-
-@pytest.mark.faults
-def test_1_what_is_missing(data, tmp_path):
-    for name, text in (("metadata.json", "No such file"), ("main_data.hdf5", "does not exist")):
-        (data / name).rename(tmp_path / name)
-        refused(data / name, text)
-        (tmp_path / name).rename(data / name)
 
 
 def resized(key, change):
@@ -91,13 +78,11 @@ def replaced(key, change):
 @pytest.mark.parametrize(
     ("spoil", "parts"),
     [
-        (lambda group: group.move("truncations", "x"), ["missing episode_1/truncations", "Minari's layout"]),
-        (lambda group: group.file.move("episode_2", "episode_7"), ["missing episode_2"]),
-        (valued("rewards", [2, 3], np.nan), ["episode_1/rewards", "2 values", "NaN", "step 2;"]),
+        (valued("rewards", [2, 3], np.nan), ["episode_1/rewards", "NaN", "step 2;"]),
         *((resized(key, 1), [f"episode_1/{key}", "rewards"]) for key in ("observations", "actions", "truncations")),
-        (replaced("actions", lambda values: values[:, :2]), ["episode_1/actions", "2)", "3)"]),
+        (replaced("actions", lambda values: values[:, :2]), ["episode_1 has", "2 columns of actions"]),
         (replaced("rewards", lambda values: values[:0]), ["episode_1/rewards", "(0,)"]),
-        (valued("truncations", 3, True), ["episode_1 has", "step 3", "split"]),
+        (valued("truncations", 3, True), ["episode_1: ", "step 3", "split"]),
         (valued("actions", (2, 1), 1.5), ["1.5]", "[-1, 1]", "--clip-actions"]),
     ],
 )
@@ -127,9 +112,9 @@ def described(key, **space):
         ({"total_steps": 3}, "counts 3"),
         ({"data_format": "arrow"}, "data_format is 'arrow'; only hdf5"),
         (described("observation", type="Box", shape=[2], low=[-1, -1], high=[1, 1]), "observations has 11 columns"),
-        (described("action", type="Dict", subspaces={}), "metadata.json:action_space is 'Dict'"),
-        (described("observation", type="Box", shape=[64, 64, 3], dtype="uint8"), "observations are images (uint8 of"),
-        (described("observation", type="Dict", subspaces={"a": {"type": "Text"}}), "observations are Text"),
+        (described("action", type="Dict", subspaces={}), "action_space is 'Dict'"),
+        (described("observation", type="Box", shape=[64, 64, 3], dtype="uint8"), "are images (uint8 of"),
+        (described("observation", type="Dict", subspaces={"a": {"type": "Text"}}), "are Text"),
         (described("observation", type="Box", shape=[3, 2]), "its space is of (26, 3, 2), flat of (26, 6)"),
         (described("action", type="MultiDiscrete", nvec=[2, 2]), "numpy.ravel_multi_index(actions.T, nvec)"),
         (described("action", type="Box", shape=[3], low=[0], high=[1]), "no bounds"),
@@ -140,56 +125,6 @@ def test_metadata_that_do_not_fit(data, changes, shown):
     with sets.metadata(data) as values:
         values.update(changes)
     refused(shown)
-
-
-def test_actions_with_two_axes_are_flattened(data):
-    plain = read_minari(ID).episodes.actions
-    with h5py.File(data / "main_data.hdf5", "r+") as file:
-        for group in file.values():
-            replaced("actions", lambda values: np.stack([values, values / 2], axis=2))(group)
-    bounds = [[[side] * 2] * 3 for side in (-1, 1)]
-    with sets.metadata(data) as values:
-        values.update(described("action", type="Box", shape=[3, 2], low=bounds[0], high=bounds[1]))
-    np.testing.assert_array_equal(read_minari(ID).episodes.actions, np.stack([plain, plain / 2], axis=2).reshape(-1, 6))
-
-
-@pytest.mark.faults
-def test_10_an_unfinished_episode(data):
-    n_steps = read_minari(ID).episodes.n_steps
-    for number in (1, 3):
-        with sets.episode(data, number) as group:
-            group["terminations"][-1] = group["truncations"][-1] = False
-            group["observations"][-1] = np.nan  # it is behind the last step, and not read
-    episodes = read_minari(ID).episodes
-    assert (len(episodes), episodes.n_steps, episodes.terminated.tolist()) == (3, n_steps - 5, [True, False, True])
-    assert "dropped 5 steps of an unfinished last episode" in episodes.notes
-    assert "treated 1 episodes without a mark at their end as truncated" in episodes.notes
-    with sets.episode(data, 3) as group:
-        for number in (0, 1, 2):
-            del group.file[f"episode_{number}"]
-        group.file.move("episode_3", "episode_0")
-    with sets.metadata(data) as values:
-        values.update(total_episodes=1, total_steps=5)
-    refused("unfinished")
-
-
-@pytest.mark.faults
-def test_11_actions_are_held_to_the_datasets_own_bounds(data):
-    with sets.episode(data) as group:
-        group["actions"][2, 1] = 1.5
-    episodes = read_minari(ID, clip_actions=True).episodes
-    assert episodes.actions.max() == 1 and "clipped actions from" in episodes.notes[-1]
-    with sets.metadata(data) as values:
-        values.update(described("action", type="Box", shape=[3], low=[-1, -1, -1], high=[1, 2, 1]))
-    assert read_minari(ID).episodes.actions.max() == 1.5
-
-
-@pytest.mark.parametrize("low", [3, None, "x", float("nan")])
-def test_reference_scores_that_are_none(data, low):
-    with sets.metadata(data) as values:
-        values.update(ref_min_score=low, ref_max_score=3)
-    spec = read_spec(data / "metadata.json")
-    assert spec.reference_returns is None and "left out reference scores" in spec.notes[-1]
 
 
 json_values = st.recursive(
@@ -220,7 +155,7 @@ def test_any_metadata_are_read_or_refused(minari_recorded, tmp_path, value, choi
 def test_metadata_that_are_no_json(tmp_path, text):
     path = tmp_path / "metadata.json"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"metadata\.json.* is not .*JSON.*; "):
+    with pytest.raises(DataError, match=r"metadata\.json: cannot be used .*; get the dataset again"):
         read_spec(path)
 
 
@@ -229,7 +164,7 @@ def test_37_links(data):
     with sets.episode(data) as group:
         del group.file["episode_1"]
         group.file["episode_1"] = h5py.SoftLink("/episode_0")
-    refused("episode_1", "soft link")
+    refused("episode_1", "is a link")
 
 
 @pytest.fixture
@@ -253,10 +188,11 @@ def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id):
 
 @pytest.mark.faults
 def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
-    with sets.spec(data) as spec:
-        spec["additional_wrappers"] = [{"name": "Evil", "entry_point": "evil_module:Wrapper", "kwargs": {}}]
-    (note,) = [note for note in read_minari(ID).episodes.notes if "Evil" in note]
-    assert "left out (['Evil']; not imported)" in note and "--env-id" in note
+    for name, module in (("Evil", "evil_module"), ("NormalizeObservation", "gymnasium.wrappers")):
+        with sets.spec(data) as spec:
+            spec["additional_wrappers"] = [{"name": name, "entry_point": f"{module}:Wrapper", "kwargs": {}}]
+        refused("metadata.json:env_spec", name, "not imported", "--env-id")
+    read_minari(ID, plays=False)
     with sets.spec(data) as spec:
         spec["additional_wrappers"] = [
             {"name": "RecordEpisodeStatistics", "entry_point": "x:y", "kwargs": {}},
@@ -266,19 +202,7 @@ def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
         spec["entry_point"] = "evil_module:Env"
     episodes, read = read_minari(ID)
     assert "left out wrappers that only watch: RecordEpisodeStatistics" in episodes.notes
-    assert read.recorded.max_episode_steps == 77 and "evil_module" in read.evaluated.notes[0]
-    with sets.spec(data) as spec:
-        spec["additional_wrappers"] = [{"name": "NormalizeObservation", "entry_point": "gymnasium.wrappers:x"}]
-    refused("metadata.json:env_spec", "NormalizeObservation", "not imported", "--env-id")
-    read_minari(ID, plays=False)
-
-
-@pytest.mark.faults
-def test_41_an_entry_point_that_has_moved_is_told(data, evil):
-    with sets.spec(data) as spec:
-        spec["entry_point"] = "evil_module:Env"
-    (note,) = [note for note in read_minari(ID).episodes.notes if "evil_module:Env" in note]
-    assert "not imported" in note and "hopper_v5:HopperEnv" in note
+    assert read.recorded.max_episode_steps == 77 and "evil_module" in read.evaluated.notes[-1]
 
 
 @pytest.mark.faults
@@ -297,10 +221,9 @@ def test_41_plain_arguments_are_returned(data):
     episodes, read = read_minari(ID)
     assert read.recorded.env_kwargs == kwargs and "left out the environment's render_mode" in episodes.notes
     make_env("Hopper-v5", **kwargs).close()
-    for wrong, shown in (({"xml_file": "x"}, "xml_file"), ([1], "kwargs")):
-        with sets.spec(data) as spec:
-            spec["kwargs"] = wrong
-        refused("metadata.json:env_spec.kwargs", shown)
+    with sets.spec(data) as spec:
+        spec["kwargs"] = {"xml_file": "x"}
+    refused("metadata.json:env_spec.kwargs", "xml_file")
 
 
 def test_an_environment_of_your_own(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from checkout import ROOT
 
 from aaren_rl import Episodes
 from aaren_rl.envs import DataError, UsageError, load_episodes, load_task
-from aaren_rl.envs.data.files import read_file
+from aaren_rl.envs.data.sources import read_file
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -176,7 +178,7 @@ def test_resets_of_vector_environments_are_no_steps() -> None:
 def test_choices_that_are_stored_as_floats(tmp_path: Path) -> None:
     choices = np.arange(N) % 3
     path = npz(tmp_path / "set.npz", actions=choices.astype(np.float64), timeouts=LAST)
-    assert not (read := read_file(path, action_high=9)).discrete and "whole numbers, 0 to 2" in read.notes[0]
+    assert not (read := read_file(path, action_high=9)).discrete and "whole numbers, 0 to 2" in read.notes[1]
     for episodes in (
         load_episodes("mine", path, actions="discrete"),
         ARRAYS(SEEN, choices / 1.0, REWARDS, timeouts=LAST, kind="discrete"),
@@ -185,7 +187,7 @@ def test_choices_that_are_stored_as_floats(tmp_path: Path) -> None:
         assert episodes.discrete and episodes.actions.tolist() == choices.tolist()
     kept = ARRAYS(SEEN, choices, REWARDS, timeouts=LAST, kind="continuous")
     assert not kept.discrete and kept.actions[:, 0].tolist() == choices.tolist()
-    assert "2 columns of integers" in ARRAYS(SEEN, np.c_[choices, choices], REWARDS, timeouts=LAST).notes[0]
+    assert "2 columns of integers" in ARRAYS(SEEN, np.c_[choices, choices], REWARDS, timeouts=LAST).notes[1]
     with pytest.raises(DataError, match=r"0\.5 at step 4.*kind='discrete' takes integers"):
         ARRAYS(SEEN, np.where(np.arange(N) == 4, 0.5, choices), REWARDS, timeouts=LAST, kind="discrete")
     with pytest.raises(UsageError, match="discrete or continuous"):
@@ -237,51 +239,25 @@ def test_tuples_of_steps_and_mixed_frames() -> None:
         ARRAYS(frame[["speed", "contact", "gear"]], ACTED, REWARDS, timeouts=frame["end"])
 
 
-def forms(folder: Path) -> dict[str, Episodes]:
-    """The same data in six forms."""
-    with h5py.File(folder / "own.hdf5", "w") as file:
-        file["sensors"], file["motors"], file["score"], file["run"], file["fell"] = SEEN, ACTED, REWARDS, NUMBER, DEAD
+def test_the_page_gives_the_same_episodes_in_four_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/howto/own-data.md: HDF5 with names of its own, CSV, a LeRobot folder, a list of dicts."""
+    monkeypatch.chdir(tmp_path)
+    page, known = (ROOT / "docs" / "howto" / "own-data.md").read_text(), dict[str, Any]()
+    exec(page.split("```python\n")[1].split("```")[0], known)
+    wanted = Episodes.from_trajectories(known["drives"])
+    commands = [shlex.split(line) for line in page.splitlines() if line.startswith("aaren-rl train --source")][:3]
+    for words in commands:
+        columns = words[words.index("--columns") + 1 : words.index("--env")] if "--columns" in words else ()
+        assert load_episodes("mine", words[3], columns=columns).sha256() == wanted.sha256()
+    assert [words[3] for words in commands] == ["drive.hdf5", "drive.csv", "robot"] and wanted.lengths.tolist() == [
+        50
+    ] * 4
+
+
+def test_tables(tmp_path: Path) -> None:
     numbered = {f"obs_{i}": SEEN[:, i] for i in range(3)} | {f"action_{i}": ACTED[:, i] for i in range(2)}
     frame = pd.DataFrame({**numbered, "reward": REWARDS, "terminated": DEAD, "episode": NUMBER, "note": "text"})
-    frame.to_csv(folder / "log.csv", index=False)
-    frame.to_parquet(folder / "log.parquet")
-    robot = {"observation.state": [*SEEN], "action": [*ACTED], "next.reward": REWARDS, "episode_index": NUMBER}
-    robot |= {
-        "frame_index": STEP,
-        "terminated": DEAD,
-        "observation.images.top": [{"path": "x"}] * N,
-        "index": np.arange(N),
-    }
-    (folder / "robot" / "data" / "chunk-000").mkdir(parents=True)
-    for k, rows in enumerate((slice(0, 15), slice(15, N))):
-        part = pd.DataFrame(robot).iloc[rows]
-        part.to_parquet(folder / "robot" / "data" / "chunk-000" / f"file-{k:03}.parquet")
-    each = [slice(start, start + length) for start, length in zip(np.cumsum([0, *LENGTHS]), LENGTHS, strict=False)]
-    keys = {"obs": SEEN, "action": ACTED, "reward": REWARDS}
-    own = "observations=sensors actions=motors rewards=score number=run terminated=fell"
-    return {
-        "own names": load_episodes("mine", folder / "own.hdf5", columns=own),
-        "csv": load_episodes("mine", str(folder / "log.csv")),
-        "parquet": load_episodes("mine", str(folder / "log.parquet")),
-        "LeRobot": load_episodes("mine", str(folder / "robot")),
-        "dicts": Episodes.from_trajectories([{k: v[s] for k, v in keys.items()} | {"done": DEAD[s][-1]} for s in each]),
-        "frame": Episodes.from_frame(frame),
-    }
-
-
-def test_one_set_of_data_in_six_forms(tmp_path: Path) -> None:
-    found = forms(tmp_path)
-    for episodes in found.values():
+    frame.to_parquet(tmp_path / "log.parquet")
+    for episodes in (Episodes.from_frame(frame), load_episodes("mine", str(tmp_path / "log.parquet"))):
         same(episodes)
-    assert any("observation.images.top" in note for note in found["LeRobot"].notes)
-    assert any("note" in note for note in found["frame"].notes)
-
-
-@pytest.mark.faults
-def test_38_groups_without_end(tmp_path: Path) -> None:
-    with h5py.File(npz(tmp_path / "x.npz").with_suffix(".hdf5"), "w") as file:
-        file["actions"], file["rewards"], file["timeouts"] = ACTED, REWARDS, LAST
-        file["observations/a"] = SEEN
-        file["observations/again"] = file["observations"]
-    with pytest.raises(DataError, match="nested more than 16 levels"):
-        read_file(tmp_path / "x.hdf5")
+        assert any("left out columns that are no numbers: note" in note for note in episodes.notes)

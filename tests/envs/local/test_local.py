@@ -1,7 +1,6 @@
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import textwrap
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_env
+from aaren_rl.envs import DataError, get_task, load_episodes, make_env
 from aaren_rl.envs.local import policy as policy_module
 from aaren_rl.envs.local import sets as local_module
 from aaren_rl.envs.local.noise import policy_rows
@@ -129,12 +128,6 @@ def test_a_set_of_other_size_begins_each_policy_like_the_smaller(monkeypatch):
             np.testing.assert_array_equal(getattr(one, key)[start:end], rows)
 
 
-@pytest.mark.parametrize(("source", "steps"), [("auto", 999), ("local", -1000), ("d4rl", 2000), ("a.hdf5", 2000)])
-def test_a_size_that_cannot_be_asked_for(source, steps):
-    with pytest.raises(UsageError, match="--local-steps"):
-        load_episodes("hopper-medium", source, local_steps=steps)
-
-
 def test_cache_dir(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "file"))
@@ -175,19 +168,6 @@ def start(tmp_path, steps):
         start_new_session=True,
         text=True,
     )
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_leaves_no_file(tmp_path, cache, sign):
-    with start(tmp_path, 10**9) as process:
-        assert process.stdout.readline() == "playing\n"
-        os.killpg(process.pid, sign)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == -sign, err
-    # What the interpreter prints of an interrupt is the caller's to catch.
-    assert err.count("Traceback") == (1 if sign == signal.SIGINT else 0), err
-    assert [p.name for p in cache.rglob("*") if p.is_file()] == [".hopper-random-local.hdf5.lock"]
 
 
 @pytest.mark.faults

@@ -22,31 +22,14 @@ from aaren_rl.envs import (
     load_task,
     make_env,
     normalized_score,
-    rollout,
 )
 from aaren_rl.envs.local import sets as local_sets
 from aaren_rl.envs.local.noise import action_noise_variance
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep.sweep import request_run
 from aaren_rl.train import train_policy
-from aaren_rl.train.config import make_config
 
 SHA = "066e9efa"
-
-
-class Remembering:
-    """Turns as the cue said, in the units of `sign`; the state is the cue."""
-
-    def __init__(self, sign: float) -> None:
-        self.sign = sign
-
-    def initial_state(self, batch_size, target_return):
-        return np.zeros(batch_size, np.float32)
-
-    def act(self, observation, reward, state):
-        state = state + observation[:, 0]
-        return self.sign * state[:, None], state
 
 
 @pytest.fixture(autouse=True)
@@ -88,61 +71,6 @@ def test_data_of_the_t_maze_are_the_same_everywhere_and_as_described(cache, caps
     assert (episodes.rewards[last] == (cue == turn)).all() and 700 < episodes.rewards.sum() < 800
     made = Path(episodes.path).stat().st_mtime_ns
     assert load_task("tmaze")[1].path == episodes.path and Path(episodes.path).stat().st_mtime_ns == made
-
-
-def test_a_corridor_of_any_length_takes_a_file_of_the_data():
-    whole = load_episodes("tmaze")
-    by_path = load_episodes("tmaze-30", whole.path)
-    assert by_path.lengths.tolist() == whole.lengths.tolist() and max(whole.lengths) == 200
-
-
-@pytest.mark.parametrize("kind", [int, np.int64, np.uint8])
-def test_the_discrete_walker_turns_as_it_is_asked(kind):
-    env = make_env("aaren_rl/TMazeDiscrete-v0", length=2)
-    for seed in range(4):
-        for action in (0, 1):
-            cue = env.reset(seed=seed)[0][0]
-            env.step(kind(action))
-            assert env.step(kind(action))[1] == (cue == 2 * action - 1)
-
-
-def test_the_environment_answers_as_in_the_data():
-    episodes = load_episodes("tmaze")
-    for episode in (episodes[0], episodes[-1]):
-        env = make_env("aaren_rl/TMaze-v0", length=len(episode))
-        seed = next(s for s in range(99) if env.reset(seed=s)[0][0] == episode.observations[0, 0])
-        seen, rewards, ended = [env.reset(seed=seed)[0]], [], False
-        for action in episode.actions:
-            assert not ended
-            observation, reward, ended, truncated, _ = env.step(action)
-            seen.append(observation)
-            rewards.append(reward)
-        assert ended and not truncated and rewards == episode.rewards.tolist()
-        np.testing.assert_array_equal(seen[:-1], episode.observations)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_who_remembers_the_cue_is_right_at_any_length(workers):
-    """Also in processes, which have to know the environment too."""
-    asked = {"episodes": 40, "target_return": 1.0, "seed": 0, "workers": workers}
-    for task in (get_task("tmaze"), get_task("tmaze-2"), get_task("tmaze-700")):
-        right, wrong = (
-            rollout(Remembering(sign), task.env_id, env_kwargs=task.env_kwargs, **asked) for sign in (1.0, -1.0)
-        )
-        assert right.returns.tolist() == [1.0] * 40 and wrong.returns.tolist() == [0.0] * 40
-        assert (right.lengths <= task.horizon).all() and (task.name != "tmaze" or right.lengths.min() >= 20)
-        assert task.name == "tmaze" or {*right.lengths} == {task.horizon}
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_a_fresh_process_makes_it_before_its_data_are_read(name):
-    code = f"from aaren_rl.envs import get_task, make_env; print(make_env(get_task({name!r}).env_id).spec.id)"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{get_task(name).env_id}\n"
-
-
-def test_the_data_of_every_task_have_a_maker():
-    assert local_sets.MAKERS.keys() == {task.dataset for task in BUILT_IN.values()}
 
 
 def test_gymnasium_makes_it_by_the_module_that_registers():
@@ -193,17 +121,6 @@ def test_the_datasets_command_knows_them(cache, capsys):
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert {*BUILT_IN} <= {*rows} and "kB" in rows["tmaze"] and "can be made" in rows["hopper-p-medium"]
     assert datasets(["info", "tmaze"]) == 0 and "success in percent, chance is 50" in capsys.readouterr().out
-
-
-def test_a_task_has_settings_of_its_own():
-    config, hopper = make_config({"env": "tmaze-1000"}), make_config({"env": "hopper-medium"})
-    assert (config.optimizer.updates, config.data.return_scale) == (1600, 1.0)
-    assert (hopper.optimizer.updates, hopper.data.return_scale) == (1600, 1000.0)
-    assert make_config({"env": "tmaze", "updates": 7}).optimizer.updates == 7
-    paper = make_config({"env": "tmaze"}, "paper")
-    assert (paper.optimizer.updates, paper.data.return_scale, paper.data.tbptt_windows) == (100_000, 1.0, 0.0)
-    job = request_run({"env": "tmaze", "agent": "decision-transformer", "seed": 1}, Path("out"))
-    assert (job.config.data.return_scale, job.config.data.context) == (1.0, "window")
 
 
 def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):

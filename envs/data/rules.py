@@ -1,0 +1,581 @@
+"""Columns to episodes, the one way in, and its rules: each is a function with the note or the error that it gives.
+
+Rules read columns by what they mean (`columns.NAMES`): shapes, rows that are steps, ends, kinds of actions, bounds.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ...base.errors import DataError, one_line
+from ..tasks.spaces import Layout, is_vector
+from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
+from .columns import (
+    ACTIONS,
+    CONVERT,
+    OBSERVATIONS,
+    Column,
+    Flags,
+    Limits,
+    Part,
+    Table,
+    Tree,
+    apart,
+    columns_of,
+    named,
+    new_array,
+    read_finite,
+    read_observations,
+)
+from .storage import has_room
+
+_ENDS = ("terminated", "truncated", "done", "last", "behind", "goes_on")
+_WHOLE = {"truncated", "done", "last", "behind"}  # one of these marks the ends that the environment did not make
+_LIKE_A_LENGTH = re.compile(r"len|steps|size|horizon|count", re.IGNORECASE)
+_CHOICES = 256  # of actions that are whole numbers but stored as floats, which a note says
+_LARGE = 2**28  # bytes as float32, from which on data are mapped: they need no memory then
+_RESETS, _SOME_ENDS = 0.95, 200  # the share of ends at which a reset shows, of so many of them
+
+
+class Ends(NamedTuple):
+    """Which rows (N,) are steps; where episodes end, and which of these ends the environment made, (N,) each."""
+
+    keep: Flags
+    ended: Flags
+    terminated: Flags
+
+
+def assemble(
+    tables: Sequence[Table],
+    limits: Limits,
+    *,
+    path: str,
+    way_out: str = CONVERT,
+    one_each: bool = False,
+    **labels: Any,  # noqa: ANN401  the other fields of `Episodes`
+) -> dict[str, Any]:
+    """The fields of `Episodes` of tables of steps, of which each is one where `one_each`; else their columns tell.
+
+    `path` names the data in messages, `way_out` says what to do where a column is missing. A trajectory may have one
+    observation more than steps, the last, which is left out. Steps behind the last end are left out with a note.
+
+    Raises:
+        DataError: a column is missing, is there twice with different numbers, its shape does not fit, or it holds NaN,
+            infinity, actions of another kind, out of bounds or not among the integers; ends contradict each other; or
+            there is no complete episode.
+    """
+    notes: list[str] = []
+    parts = [named(table, limits, way_out) for table in tables]
+    if not one_each and len(padded := apart(parts[0])) > 1:
+        parts, one_each = padded, True
+    for part in parts:
+        check_shapes(part, limits, one_each)
+        if part.sizes != parts[0].sizes:
+            raise DataError(f"{part.place} has {part.sizes}, {parts[0].place} {parts[0].sizes}; give data of one kind")
+    found = ends_of(parts, one_each, notes)
+    discrete = kind_of(parts, limits, notes)
+    steps = _read(parts, found.keep, limits, discrete, notes)
+    ended, terminated = found.ended[found.keep], found.terminated[found.keep]
+    if not one_each and (resets := reset_rows(steps, ended, notes)) is not None:
+        steps = {key: array[resets] for key, array in steps.items()}
+        ended, terminated = ended[resets], terminated[resets]
+    hold(path, steps, limits, notes)
+    stops = episode_ends(path, ended, limits.max_episode_steps, notes)
+    if (n_steps := int(stops[-1])) < len(ended):
+        notes.append(f"dropped {len(ended) - n_steps:,} steps of an unfinished last episode")
+    return {
+        **{key: array[:n_steps] for key, array in steps.items()},
+        "offsets": np.concatenate(([0], stops)),
+        "terminated": terminated[stops - 1],
+        "layout": _flattened_by(parts[0].observations, limits.layout),
+        "path": path,
+        **labels,
+        "notes": (*dict.fromkeys(notes), *labels.get("notes", ())),
+    }
+
+
+def _read(
+    parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, notes: list[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Observations, actions and rewards of the rows that are kept."""
+    cuts = np.cumsum([part.steps for part in parts])[:-1]
+    kept, total, observed = np.split(keep, cuts), int(keep.sum()), columns_of(parts[0].observations)
+    acted = parts[0].actions.width
+    size = 4 * total * (sum(column.width for column in observed) + acted)
+    mapped = limits.memory_map or (size >= _LARGE and has_room(size))
+    if mapped:
+        notes.append("observations and actions are mapped from the disk")
+    rewards = np.empty(total, np.float32)
+    actions = new_array((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
+    read_finite([part.rewards for part in parts], rewards, kept)
+    read_finite([part.actions for part in parts], actions, kept)
+    places = (
+        [observed[0].place] if len(parts) == len(observed) == 1 else [f"{part.place}:{OBSERVATIONS}" for part in parts]
+    )
+    observations = read_observations([part.observations for part in parts], kept, places, limits.layout, mapped)
+    if len(observed) > 1 and limits.layout is None:
+        notes.append(f"observations are {', '.join(column.name for column in observed)}, side by side")
+    return {"observations": observations, "actions": actions, "rewards": rewards}
+
+
+def _flattened_by(tree: Tree, layout: Layout | None) -> Layout | None:
+    """What the columns are flattened by; None: they are vectors, of whose parts nothing is known."""
+    if isinstance(tree, Column):
+        return None
+    return _layout_of(tree) if layout is None else layout
+
+
+def _layout_of(tree: Tree) -> Layout:
+    if isinstance(tree, Column):
+        return {"type": "Box", "shape": list(tree.shape[1:])}
+    if isinstance(tree, Mapping):
+        return {"type": "Dict", "subspaces": {key: _layout_of(tree[key]) for key in sorted(tree)}}
+    return {"type": "Tuple", "subspaces": [_layout_of(part) for part in tree]}
+
+
+# Shapes
+
+
+def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
+    """All checks of a part but those of its numbers; DataError: a shape does not fit, and what to do."""
+    steps, rewards, actions = part.steps, part.rewards, part.actions
+    if not steps or rewards.width != 1:
+        raise DataError(
+            f"{rewards.place} has shape {rewards.shape}; one number for each step is wanted, (N,) or (N, 1), and at "
+            "least one step"
+        )
+    choices = actions.is_discrete or limits.n_actions is not None or limits.actions == "discrete"
+    single = len(actions.shape) == 1 and not choices and limits.action_dim not in (None, 1)
+    fits = actions.width in (max(actions.shape[1:], default=1), limits.action_dim) and actions.width and not single
+    if actions.shape[:1] != (steps,) or not fits:
+        wrong_shape(actions, steps, f"({steps}, {limits.action_dim or 'any number'})")
+    observed = columns_of(part.observations)
+    if not observed:
+        raise DataError(f"{part.place}: observations hold no numbers; {CONVERT}")
+    for column in observed:
+        if (
+            column.shape[1:] == ()
+            and column.data.dtype.kind in "biu"
+            and (limits.layout is None or is_vector(limits.layout))
+        ):
+            raise DataError(f"{column.place} are integers; store them one-hot, as FlattenObservation gives them")
+        if len(column.shape) == 4 and column.data.dtype == np.uint8:
+            raise DataError(
+                f"{column.place} has shape {column.shape} of uint8, which are images; policies take vectors of "
+                "numbers: store features of the images instead"
+            )
+        if column.shape[:1] not in [(steps,), (steps + 1,)][: 1 + one_each] or not column.width:
+            wrong_shape(column, steps, f"({steps}, any number)")
+
+
+def wrong_shape(column: Column, steps: int, wanted: str) -> NoReturn:
+    """Raises DataError: the shape that was found, the one that goes with so many steps, and how to convert it."""
+    shape, name, way_out = column.shape, column.name, CONVERT
+    if steps in shape[1:] and shape[0] != steps:
+        way_out = f"move the steps to the first axis, numpy.moveaxis({name}, {shape.index(steps)}, 0); {CONVERT}"
+    elif shape[:1] == (steps + 1,):
+        way_out = f"leave out the row behind the last step, {name}[:-1], or give episodes one by one; {CONVERT}"
+    raise DataError(f"{column.place} has shape {shape}; {steps:,} rewards go with {wanted}; {way_out}")
+
+
+# Rows that are steps, and where episodes end
+
+
+def ends_of(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Ends:
+    """Steps and ends of all parts, end to end, as their columns mark them; `one_each`: each part is an episode."""
+    keep, bounds = _steps(parts, one_each, notes), np.zeros(sum(part.steps for part in parts), np.bool_)
+    flags = {role: found for role in _ENDS if (found := _flags(parts, role, keep, one_each)) is not None}
+    told = ""
+    if one_each:
+        bounds[_last_rows(parts, keep)] = True
+    else:
+        found, told = _bounds(parts[0], bool(flags.keys() & _WHOLE))
+        bounds |= keep & np.append(~keep[1:], False)  # an episode ends where padding begins
+        bounds = bounds if found is None else bounds | found
+        if found is None and not flags.keys() & _WHOLE:
+            _refuse_unknown_flags(parts[0], flags)
+    ended, terminated = _meaning(parts[0], flags, np.zeros_like(keep), [] if one_each else notes, alone=not told)
+    if "goes_on" not in flags:
+        ended = ended | terminated
+    bounded = one_each or told != "" or bool(bounds.any())
+    if bounded:
+        _refuse_early(parts, ended & keep, bounds, one_each, told)
+        if told and (bounds & ~ended).any():
+            notes.append(f"read ends of episodes from {told}")
+    drop = _stays_up(ended, bounds if bounded else None, notes)
+    ended = ended | bounds
+    if (behind := flags.get("behind")) is not None:  # RLDS: their flags move to the step before
+        before = np.flatnonzero(behind[1:] & ~behind[:-1] & ~ended[:-1])
+        ended[before], terminated[before] = True, terminated[before + 1]
+        notes.append("left out the rows of is_last, which hold an observation and no step (RLDS)")
+        drop = drop | behind
+    if not (keep & ~drop).any():
+        raise DataError(f"{parts[0].place}: holds no step, only rows that are left out; use more data")
+    return Ends(keep & ~drop, ended, terminated)
+
+
+def _steps(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Flags:
+    """Without padding: what a mask, a mark of padding or a length beside it says; DataError: it contradicts itself."""
+    kept, names = [np.ones(part.steps, np.bool_) for part in parts], dict[str, None]()
+    if one_each and len(parts) > 1 and len({part.steps for part in parts}) == 1:
+        _refuse_unknown_padding(parts)
+    for part, keep in zip(parts, kept, strict=True):
+        for role in ("valid", "padding", "length"):
+            for name, column in part.marks.get(role, {}).items():
+                if role != "length":
+                    said = _flag(column, part.steps) == (role == "valid")
+                elif one_each and column.values().size in (1, part.steps):
+                    count = column.values().reshape(-1)[0]
+                    if (column.values() != count).any() or count not in range(1, part.steps + 1):
+                        raise DataError(f"{column.place} is {count} and there are {part.steps} steps; correct it")
+                    said = np.arange(part.steps) < count
+                else:
+                    continue
+                keep &= said
+                names |= {} if said.all() else {name: None}
+        runs = int((np.diff(keep.astype(np.int8), prepend=0) == 1).sum())
+        if not runs or (one_each and runs > 1):
+            what = "has a gap within the episode; split it there" if runs else "leaves no step; correct it"
+            raise DataError(f"{part.place}: {' and '.join(names)} {what}")
+    if names:
+        notes.append(f"left out rows of padding, by {' and '.join(names)}")
+    return np.concatenate(kept)
+
+
+def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
+    """Raises DataError where episodes of one length have an entry that nobody knows and that may tell padding."""
+    length = parts[0].steps
+    for name, column in parts[0].others.items():
+        columns = [part.others[name].values() for part in parts if name in part.others]
+        if len(columns) < len(parts) or columns[0].dtype.kind not in "biuf":
+            continue
+        if all(values.size == 1 for values in columns):
+            counts = np.concatenate([values.reshape(1) for values in columns])
+            odd = (
+                _LIKE_A_LENGTH.search(name) and counts.dtype.kind in "iu" and 0 < counts.min() < length >= counts.max()
+            )
+        else:  # zeros and ones that switch once, behind which actions and rewards stand still
+            odd = all(np.isin(values, (0, 1)).all() and values.size == length for values in columns)
+            odd = odd and all(_stands_still(*pair) for pair in zip(parts, columns, strict=True))
+            odd = odd and any(len(np.unique(values[:-1])) > 1 for values in columns)
+        if odd:
+            raise DataError(
+                f"{column.place} may tell which rows are padding, and all episodes have {length} rows; rename it to "
+                f"mask or length if it does, or to infos_{name} if not"
+            )
+
+
+def _stands_still(part: Part, values: npt.NDArray[Any]) -> bool:
+    places = np.flatnonzero(np.diff(values.reshape(-1) != 0)) + 1
+    rest = [column.values()[places[0] :] for column in (part.actions, part.rewards) if len(places)]
+    return len(places) < 2 and not any((numbers != numbers[0]).any() for numbers in rest)
+
+
+def _last_rows(parts: Sequence[Part], keep: Flags) -> npt.NDArray[np.int64]:
+    """The last step of each part, as a row of all."""
+    firsts = np.cumsum([0, *(part.steps for part in parts)])
+    return np.array([np.flatnonzero(keep[a:b])[-1] + a for a, b in pairwise(firsts)])
+
+
+def _flags(parts: Sequence[Part], role: str, keep: Flags, one_each: bool) -> Flags | None:
+    """Where a flag of this meaning is set, (N,); None: there is none. That of a whole episode is its last step's."""
+    found, known, first = np.zeros(len(keep), np.bool_), False, 0
+    last = _last_rows(parts, keep) if one_each else []
+    for e, part in enumerate(parts):
+        for column in part.marks.get(role, {}).values():
+            if one_each and column.shape[:1] != (part.steps,) and column.values().size == 1:
+                found[last[e]] |= read_flags(column)[0]
+            elif one_each or _counts(column, role, part.steps) is None:
+                found[first : first + part.steps] |= _flag(column, part.steps)
+            else:
+                continue
+            known = True
+        first += part.steps
+    return found if known else None
+
+
+def _flag(column: Column, steps: int) -> Flags:
+    if not column.is_each(steps):
+        wrong_shape(column, steps, f"({steps},)")
+    return read_flags(column)
+
+
+def read_flags(column: Column) -> Flags:
+    """A column of zeros and ones, (N,); DataError: it has other values."""
+    values = column.values().reshape(-1)
+    flags: Flags = values != 0
+    if not np.array_equal(values, flags):
+        odd = values[(values != 0) & (values != 1)]
+        raise DataError(
+            f"{column.place} has values other than 0 and 1 (the first is {one_line(odd[0], 30)}); store 1 at the steps "
+            f"that it marks, for example {column.name} > 0"
+        )
+    return flags
+
+
+def _meaning(
+    part: Part, flags: Mapping[str, Flags], nothing: Flags, notes: list[str], alone: bool
+) -> tuple[Flags, Flags]:
+    """Where episodes end, and which of these ends the environment made, by what the flags mean together."""
+    terminated, truncated, done = (flags.get(role) for role in ("terminated", "truncated", "done"))
+    ends = [flags[role] for role in ("truncated", "done", "last", "behind") if role in flags]
+    if "goes_on" in flags:  # where it is 0 the task is over, but a recording may go on
+        ends = [flag for flag in (*ends, terminated) if flag is not None] or [~flags["goes_on"]]
+        terminated = ~flags["goes_on"]
+    elif terminated is None and done is not None:
+        terminated = done if truncated is None else done & ~truncated
+        if truncated is None and not flags.keys() & {"last", "behind"}:
+            notes.append(f"read {' and '.join(part.marks['done'])} as terminations: no flag of truncations is there")
+    elif alone and terminated is None:
+        notes.append("all episodes count as cut: no flag of terminations is there")
+    elif alone and not flags.keys() & _WHOLE:
+        notes.append(f"episodes end at {', '.join(part.marks['terminated'])} alone: no flag of truncations is there")
+    read = [name for role in ("done", "last", "behind") if role in flags for name in part.marks[role]]
+    if read and "goes_on" not in flags:
+        notes.append(f"read ends of episodes from {', '.join(read)}")
+    return np.any([nothing, *ends], axis=0), nothing if terminated is None else terminated
+
+
+def _refuse_unknown_flags(part: Part, flags: Mapping[str, Flags]) -> None:
+    """Raises DataError where nothing but terminations is known, and a column that nobody knows may be ends, too."""
+    for name, column in part.others.items():
+        if column.is_each(part.steps) and (column.data.dtype.kind == "b" or {*np.unique(column.values())} == {0, 1}):
+            known = [name for role in flags for name in part.marks[role]]
+            which = f"only {', '.join(known)} is known" if known else "no flag that is known marks one"
+            raise DataError(
+                f"{column.place} has a 0 or 1 for every step and may mark ends of episodes, of which {which}; rename "
+                f"it to timeouts if it marks the last step of an episode, or to infos_{name} if not"
+            )
+
+
+def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
+    """The last rows of episodes as numbers, lengths or first rows tell them, and the name of what was read."""
+    for role in ("number", "length", "last", "first", "step"):
+        for name, column in part.marks.get(role, {}).items():
+            if role in ("length", "last"):
+                found = _counts(column, role, part.steps)
+            elif not column.is_each(part.steps):
+                continue
+            elif role == "number":
+                found = _changes(column)
+            else:
+                starts = read_flags(column) if role == "first" else _restarts(column)
+                found = None if starts is None else np.append(starts[1:], not knows_last)
+            if found is not None:
+                return found, name
+    return None, ""
+
+
+def _counts(column: Column, role: str, steps: int) -> Flags | None:
+    """Lengths (E,), or ends (E,) as counts of rows, as the last rows of episodes; None: they are none."""
+    if role not in ("length", "last") or len(column.shape) != 1 or column.shape == (steps,) or not len(column.data):
+        return None
+    if column.data.dtype.kind not in "iu":
+        return None
+    counts = column.values().astype(np.int64)
+    ends = np.cumsum(counts) if role == "length" else counts
+    if ends[-1] != steps or ends[0] < 1 or (np.diff(ends) < 1).any():
+        if role == "last":
+            return None
+        raise DataError(f"{column.place} counts {ends[-1]:,} steps, there are {steps:,}; correct it")
+    return np.isin(np.arange(steps), ends - 1)
+
+
+def _changes(column: Column) -> Flags:
+    """The last row of every number. DataError: rows of several episodes are mixed."""
+    numbers = column.values().reshape(-1)
+    changes = np.append(numbers[1:] != numbers[:-1], True)
+    lengths = np.diff(np.flatnonzero(changes), prepend=-1)
+    if len(lengths) > 2 and np.mean(lengths == 1) > 0.5 and len(np.unique(numbers)) < len(lengths) / 2:
+        raise DataError(
+            f"{column.place}: the rows of episodes are mixed, {one_line(numbers[0], 20)} comes back again and again; "
+            f"sort all columns by it, numpy.argsort({column.name}, kind='stable')"
+        )
+    return changes
+
+
+def _restarts(column: Column) -> Flags | None:
+    """The first rows of episodes, where a count of steps begins again; None: it does not count from the same number."""
+    counts = column.values().reshape(-1).astype(np.float64)
+    starts = np.append(True, counts[1:] <= counts[:-1])
+    odd = (counts[starts] != counts[0]).any() or len(np.unique(np.diff(counts)[~starts[1:]])) > 1
+    return None if odd or starts.sum() < 2 else starts
+
+
+def _refuse_early(parts: Sequence[Part], ended: Flags, bounds: Flags, one_each: bool, told: str) -> None:
+    """Raises DataError where an end is marked within an episode and does not stay marked to its last row."""
+    early = np.flatnonzero(ended & ~bounds & ~np.append(ended[1:], True))
+    if not early.size:
+        return
+    firsts = np.cumsum([0, *(part.steps for part in parts)])
+    part = parts[int(np.searchsorted(firsts, early[0], side="right")) - 1]
+    row = int(np.flatnonzero(ended & ~bounds)[0] if one_each else early[0]) - firsts[parts.index(part)]
+    flags = ", ".join(name for role in _ENDS for name in part.marks.get(role, ()))
+    within = f"by {told}; rename what is wrong to infos_NAME" if told else "before its last step; split it there"
+    raise DataError(f"{part.place}: {flags} mark an end at step {row}, within an episode {within}")
+
+
+def _stays_up(ended: Flags, bounds: Flags | None, notes: list[str]) -> Flags:
+    """The rows behind an end that stays marked: the first mark ends. Where all or few are in a row, each is an end."""
+    again: Flags = ended & np.append(False, ended[:-1])
+    if bounds is None:
+        again &= not ended.all() and 2 * int(again.sum()) >= int(ended.sum())
+    else:
+        again &= ~np.append(False, bounds[:-1])
+    if again.any():
+        notes.append("left out rows behind an end that stays marked: the first mark ends an episode")
+    return again
+
+
+def reset_rows(steps: Mapping[str, npt.NDArray[Any]], ended: Flags, notes: list[str]) -> Flags | None:
+    """All rows but those in which Gymnasium's vector environments reset (autoreset NEXT_STEP); None: there are none.
+
+    Such a row follows every end but that of an environment's last episode. It has the reward 0, and the observation
+    behind the last step, from which the next row jumps. It is left out where rewards are rarely 0 elsewhere; else a
+    note has it.
+    """
+    observations, rewards = steps["observations"], steps["rewards"]
+    rows = np.flatnonzero(ended[:-2]) + 1
+    rows = rows[~ended[rows] & (rewards[rows] == 0)]
+    if len(rows) < 3 or 2 * len(rows) < ended.sum():
+        return None
+    some = rows[:: -(-len(rows) // _SOME_ENDS)]
+    before, at, after = (np.asarray(observations[some + shift], np.float64) for shift in (-1, 0, 1))
+    std = np.concatenate([before, at, after]).std(axis=0)
+    moved, jumps = (np.square((a - b) / np.where(std > 0, std, 1)).sum(axis=1) for a, b in ((before, at), (at, after)))
+    if np.mean(moved < jumps) < _RESETS:
+        return None
+    others = np.delete(rewards, rows)
+    record = "record with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or DISABLED"
+    if 2 * np.count_nonzero(others) < len(others):
+        notes.append(f"first rows of episodes look like resets of a vector environment (NEXT_STEP); {record}")
+        return None
+    notes.append(f"left out {len(rows):,} rows in which a vector environment reset (NEXT_STEP); {record}")
+    return ~np.isin(np.arange(len(rewards)), rows)
+
+
+def episode_ends(path: str, ended: Flags, max_episode_steps: int | None, notes: list[str]) -> npt.NDArray[np.int64]:
+    """One past the last row of each complete episode, (E,); a note has the number of those that the data lack."""
+    ends = np.flatnonzero(ended).astype(np.int64) + 1
+    if max_episode_steps is not None:
+        borders = np.concatenate(([0], ends, [len(ended)]))
+        # + 1: the rows behind the last end are a whole episode where their number fits exactly.
+        cuts = [np.arange(a + max_episode_steps, b + 1, max_episode_steps) for a, b in pairwise(borders)]
+        ends = np.unique(np.concatenate([ends, *cuts]))
+    if len(ends) == 0:
+        raise DataError(
+            f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode; "
+            "set timeouts to 1 at the last step of each, or give their length, --max-episode-steps"
+        )
+    if cut := int((~ended[ends - 1]).sum()):
+        notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")
+    return ends
+
+
+# Kinds
+
+
+def kind_of(parts: Sequence[Part], limits: Limits, notes: list[str]) -> bool:
+    """Whether actions are choices: as `limits` say, else integers are; a note where that was inferred."""
+    told = None if limits.actions is None else limits.actions == "discrete"
+    if told is None and (limits.n_actions is not None or limits.action_dim is not None):
+        told = limits.n_actions is not None
+    actions, dtype = parts[0].actions, parts[0].actions.data.dtype
+    if actions.is_discrete and told in (None, True):
+        return True
+    choices = _choices(parts) if actions.width == 1 and not actions.is_discrete and told is not False else None
+    if told is None:
+        if choices is not None:
+            notes.append(
+                f"{actions.name} are whole numbers, {choices[0]:g} to {choices[1]:g}, stored as {dtype} and taken as "
+                "real numbers; --actions discrete (kind='discrete') makes them choices"
+            )
+        elif dtype.kind in "biu":
+            notes.append(
+                f"{actions.name} are {actions.width} columns of integers and taken as real numbers; number the "
+                "combinations, numpy.ravel_multi_index, if they are choices"
+            )
+        return False
+    if told and choices is not None:
+        notes.append(f"{actions.name} are whole numbers stored as {dtype}, and taken as choices")
+    elif told or (actions.is_discrete and limits.actions is None):
+        values, taken = actions.values(), "the environment takes" if limits.actions is None else "kind='discrete' takes"
+        odd = np.argwhere(~np.isfinite(values) | (values != np.rint(values)))
+        step = int(odd[0][0]) if told and len(odd) else 0
+        wanted = "integers, one for every step" if told else "vectors of real numbers; store them as float32"
+        raise DataError(
+            f"{actions.place} are {dtype} of shape {actions.shape} ({one_line(values[step], 60)} at step {step}), but "
+            f"{taken} {wanted}; choose the environment it was recorded on"
+        )
+    return told
+
+
+def _choices(parts: Sequence[Part]) -> tuple[float, float] | None:
+    """The least and the greatest of actions, if all are whole numbers, several and not too many."""
+    found: set[float] = set()
+    for part in parts:
+        values = part.actions.values()
+        if len(found) > _CHOICES or not np.isfinite(values).all() or not np.array_equal(values, np.rint(values)):
+            return None
+        found.update(np.unique(values).tolist())
+    return (min(found), max(found)) if 1 < len(found) <= _CHOICES else None
+
+
+# Bounds
+
+
+def hold(path: str, steps: dict[str, npt.NDArray[Any]], limits: Limits, notes: list[str]) -> None:
+    """Holds observations and actions to an environment's sizes, choices and bounds; changes `steps` where it must.
+
+    D4RL's Ant has columns of contact forces, all zero, which Ant-v4 does not have: they are left out, with a note.
+    """
+    observations, actions = steps["observations"], steps["actions"]
+    ours, theirs = ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM
+    if (limits.observation_dim, observations.shape[1]) == (ours, theirs) and not observations[:, ours:].any():
+        notes.append(f"dropped {theirs - ours} all-zero observation columns (contact forces)")
+        steps["observations"] = observations = observations[:, :ours].copy()
+    for key, array, wanted in (
+        (OBSERVATIONS, observations, limits.observation_dim),
+        (ACTIONS, actions, limits.action_dim),
+    ):
+        if array.ndim > 1 and wanted not in (None, columns := array.shape[1]):
+            raise DataError(
+                f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task it was made for"
+            )
+    if limits.n_actions is not None:
+        hold_to_choices(path, actions, limits.n_actions, limits.action_start)
+    elif actions.ndim > 1:
+        hold_to_bounds(path, actions, (limits.action_low, limits.action_high), limits.clip_actions, notes)
+
+
+def hold_to_choices(path: object, actions: npt.NDArray[np.int64], n_actions: int, start: int) -> None:
+    """Raises DataError if an action is not one of the `n_actions` from `start` on; the message has the first one."""
+    odd = np.flatnonzero((actions < start) | (actions >= start + n_actions))
+    if odd.size:
+        raise DataError(
+            f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
+            f"{start + n_actions - 1}; choose the environment it was recorded on, or renumber its actions"
+        )
+
+
+def hold_to_bounds(
+    path: object,
+    actions: npt.NDArray[np.float32],
+    bounds: tuple[npt.ArrayLike, npt.ArrayLike],
+    clip: bool,
+    notes: list[str],
+) -> None:
+    """Raises DataError where actions (N, A) are out of bounds, (A,); with `clip` changes them in place and notes it."""
+    low, high = (np.asarray(bound, dtype=np.float32) for bound in bounds)
+    least, most = actions.min(axis=0), actions.max(axis=0)
+    if np.all(least >= low) and np.all(most <= high):
+        return
+    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
+    if not clip:
+        raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
+    np.clip(actions, low, high, out=actions)
+    notes.append(f"clipped actions from {found} to {allowed}")

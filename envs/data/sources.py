@@ -1,0 +1,479 @@
+"""Files and values of a Python program to columns: HDF5, .npz, CSV and parquet, arrays, trajectories, frames.
+
+Each source only gives tables of columns; `rules.assemble` makes episodes of them. Nothing but the file itself is read:
+links to other files, virtual datasets and external storage are errors, and nothing is unpickled.
+"""
+
+import dataclasses
+import io
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from ...base.errors import AarenRLError, DataError, ResourcesError, UsageError, one_line
+from ...base.files import write_whole
+from ..tasks.spaces import checked_layout, flat_size, layout_of, transposed
+from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNUSED, Column, Limits, Table, Tree
+from .download import verify_pin
+from .episodes import Episodes
+from .rules import assemble
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+SUFFIXES = (".hdf5", ".h5", ".npz", ".csv", ".parquet", ".pkl", ".pickle")
+_FRAMES = (".csv", ".parquet")
+_OTHERS = (".npy", ".json", ".yaml", ".txt", ".pt", ".zip", ".arrow")  # are no HDF5 files, whatever is in them
+_D3RLPY = ("observations", "actions", "rewards", "terminated")
+_NUMBERED = re.compile(r"(\D*?)_?(\d{1,9})")
+_INDEXED = re.compile(r"_index_(\d{1,9})")  # Minari's name for a part of a tuple
+_SPACE = "observation_space"  # attribute: the layout of observations that were dicts or tuples, as JSON
+_PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value")  # netCDF's
+_DEPTH = 16
+_KEYS = "give a dict of observations, actions, rewards, and terminated or truncated where they are known"
+_LABELS = ("dataset", "env_id", "source", "notes")
+_OPTIONS = ("observation_space", "observation_keys", "max_episode_steps", "kind", "names", *_LABELS)
+
+
+# Files
+
+
+def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **limits: Any) -> Episodes:  # noqa: ANN401
+    """Read an HDF5, .npz, CSV or parquet file, or a folder of parquet files (LeRobot's); held to its pin, if any.
+
+    HDF5 files have observations (N, O), actions (N, A), rewards, terminals and timeouts (N,), as D4RL's; d3rlpy's and
+    robomimic's, whose episodes are apart, are read, too. A group of observations is laid side by side, as Gymnasium
+    flattens a dict; the attribute "observation_space" names the parts of flat ones. Integers as actions, (N,) or
+    (N, 1), are discrete. Tables have a row for each step; obs_0, obs_1, ... and columns of lists hold several numbers.
+    Entries may have the names of `columns.NAMES`. `limits` are the fields of `columns.Limits`.
+
+    Real numbers become float32. Episodes end where a flag is set, and after `max_episode_steps` at the latest. An
+    unfinished last one is left out, with a note.
+
+    Raises:
+        DataError: the file is missing, damaged, of another format or size, or as `rules.assemble`.
+        UsageError: a limit is not possible.
+        ResourcesError: parquet needs pyarrow, which is not installed.
+    """
+    path, held, notes = Path(path), Limits(**limits), list[str]()
+    if path.with_name(f"{path.name}.sha256").is_file():
+        verify_pin(path)
+    labels: dict[str, Any] = {"path": str(path), "dataset": dataset or path.stem}
+    with readable(path):
+        kind = _kind(path)
+        if kind != "hdf5":
+            read = _npz if kind == "npz" else _frame
+            table = Table(str(path), read(path, held, notes))
+            return Episodes(**assemble([table], held, **labels, notes=tuple(notes)))
+        with h5py.File(path, "r", locking="best-effort") as file:  # clusters mount data where locks do not exist
+            tables, one_each = hdf5_tables(file, notes)
+            notes += [f"{name}: {text}" for name in ("origin", "policy") if (text := _text(file, name)) is not None]
+            labels |= {"env_id": _text(file, "env_id"), "notes": tuple(notes)}
+            way_out = f"use a file in D4RL's layout, or convert it: {CONVERT}"
+            fields = assemble(tables, held, way_out=way_out, one_each=one_each, **labels)
+            if _SPACE in file.attrs and not held.observation_keys:
+                fields["layout"] = checked_layout(json.loads(str(file.attrs[_SPACE])))
+                if (size := flat_size(fields["layout"])) != fields["observations"].shape[1]:
+                    raise DataError(f"{path}:{_SPACE} describes {size} columns, not its own; delete the attribute")
+            return Episodes(**fields)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Every failure of the body that comes from a missing or damaged file becomes a DataError."""
+    if not path.exists():
+        raise DataError(f"{path}: does not exist; check the path, or get the file and put it there")
+    if path.is_file() and not path.stat().st_size:
+        raise DataError(f"{path}: is empty (0 bytes), so its download or copy did not finish; get it again")
+    try:
+        yield
+    except (AarenRLError, MemoryError):
+        raise
+    except ImportError as error:
+        raise ResourcesError(f"{path}: parquet files need pyarrow; pip install pyarrow") from error
+    except Exception as error:  # what libraries raise on a damaged file depends on where the damage is
+        said = one_line(error, 150)
+        if "lock file" in said or "already open" in said:
+            raise DataError(f"{path}: another program is writing it ({said}); read it when that is done") from error
+        raise DataError(f"{path}: cannot be read ({said}); get the file again, or make it again") from error
+
+
+def _kind(path: Path) -> str:
+    """The format, "hdf5", "npz" or "frame"; DataError: another one."""
+    suffix = path.suffix.lower()
+    if suffix in _FRAMES or (path.is_dir() and any(path.glob("**/*.parquet"))):
+        return "frame"
+    if path.is_dir():
+        raise DataError(f"{path}: is not a file, and has no parquet files; give a file")
+    with open(path, "rb") as file:
+        begin = file.read(8)
+    if suffix in (".pkl", ".pickle") or begin[:1] == b"\x80":
+        raise DataError(
+            f"{path}: is a pickle, which may run code when it is read; if you trust it, pickle.load it and give "
+            "aaren_rl.Episodes.from_trajectories what it holds (docs/howto/own-data.md)"
+        )
+    if suffix == ".npz" or begin.startswith(b"PK\x03\x04"):
+        return "npz"
+    if suffix in _OTHERS and not begin.startswith(b"\x89HDF"):
+        raise DataError(f"{path}: is no HDF5, .npz, CSV or parquet file; {CONVERT}")
+    return "hdf5"
+
+
+def _npz(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
+    wanted = {*MEANING, *(name for of in held.names.values() for name in np.atleast_1d(of))}
+    columns = dict[str, Tree]()
+    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        for name in archive.files:
+            try:
+                columns[name] = column_of(archive[name], f"{path}:{name}")
+            except (DataError, ValueError) as error:
+                if name in wanted:
+                    pickled = "Python objects, which are pickled and may run code"
+                    raise DataError(
+                        f"{path}:{name} holds {pickled if type(error) is ValueError else error}; {CONVERT}"
+                    ) from error
+                columns[name] = {}  # not read, but named where a column is missing
+    return columns
+
+
+def _frame(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
+    import pandas as pd  # on demand, as it takes a third of a second
+
+    if path.is_dir():
+        files = sorted(path.glob("data/**/*.parquet")) or sorted(path.glob("**/*.parquet"))
+        frame = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+    else:
+        csv = path.suffix.lower() == ".csv"
+        frame = pd.read_csv(path, float_precision="round_trip") if csv else pd.read_parquet(path)
+    return _frame_columns(frame, f"{path}:", held.names, notes)
+
+
+# HDF5
+
+
+def hdf5_tables(file: h5py.File, notes: list[str]) -> tuple[list[Table], bool]:
+    """The tables of a file, and whether each is an episode; DataError: a column is a link or not of numbers."""
+    if f"{_D3RLPY[0]}_0" in file or f"{_D3RLPY[0]}_0_0" in file:
+        return _d3rlpy(file), True
+    inner = entry(file, "data") if "actions" not in file and "data" in file else None  # robomimic's
+    for parent in (file, inner) if isinstance(inner, h5py.Group) else (file,):
+        if groups := _episode_groups(parent):
+            tables = [_table(group) for group in groups]
+            return [_last_done(table, notes) for table in tables] if parent is not file else tables, True
+    return [_table(file)], False
+
+
+def _episode_groups(parent: h5py.Group) -> list[h5py.Group]:
+    """The groups of one episode each, in the order of their numbers; empty where there are none."""
+    found = {name: match for name in parent if (match := _NUMBERED.fullmatch(name))}
+    names = sorted(found, key=lambda name: (found[name][1], int(found[name][2])))
+    groups = [group for name in names if isinstance(group := entry(parent, name), h5py.Group)]
+    return groups if groups and any(key in groups[0] for key in NAMES["actions"]) else []
+
+
+def _table(group: h5py.Group) -> Table:
+    place, columns = place_of(group).rstrip(":"), dict[str, Tree]()
+    for name in sorted(group):
+        try:
+            columns[name] = read_tree(group, name) if not name.startswith(UNUSED) else {}
+        except DataError:
+            if name in MEANING:
+                raise
+            columns[name] = {}  # it is not looked at, but the message has its name
+    return Table(place, columns)
+
+
+def read_tree(parent: h5py.Group, name: str, depth: int = _DEPTH) -> Tree:
+    """The columns of an entry, a dataset or nested groups; DataError: one is a link or not of numbers."""
+    found = entry(parent, name)
+    if isinstance(found, h5py.Dataset):
+        return _column(found)
+    if not depth:
+        raise DataError(f"{place_of(found)}: is nested more than {_DEPTH} levels deep; store arrays")
+    numbers = {key: match for key in found if (match := _INDEXED.fullmatch(key))}
+    if len(numbers) == len(found):
+        return [read_tree(found, key, depth - 1) for key in sorted(numbers, key=lambda key: int(numbers[key][1]))]
+    return {key: read_tree(found, key, depth - 1) for key in found}
+
+
+def _column(data: h5py.Dataset) -> Column:
+    """A dataset as a column; netCDF's packed numbers are unpacked, and NaN where nothing was filled in."""
+    place, packed = place_of(data), {name: data.attrs[name] for name in _PACKED if name in data.attrs}
+    if all(name not in _PACKED[:2] and not np.isfinite(value).all() for name, value in packed.items()):
+        return Column(place, data)
+    stored = data[()]
+    values = stored * np.float64(packed.get("scale_factor", 1)) + np.float64(packed.get("add_offset", 0))
+    for name in _PACKED[2:]:
+        values[np.isin(stored, packed.get(name, []))] = np.nan
+    return Column(place, values)
+
+
+def _d3rlpy(file: h5py.File) -> list[Table]:
+    """d3rlpy's replay buffer, version 2: NAME_E of episode E, and NAME_E_K of part K of a tuple."""
+    known = sum(name.startswith("rewards_") for name in file)
+    claimed = int(np.ravel(entry(file, "num_episodes")[()])[0])
+    if claimed != known:
+        raise DataError(f"{file.filename}: has {known:,} episodes, num_episodes counts {claimed}; dump it again")
+    tables = []
+    for e in range(known):
+        columns: dict[str, Tree] = {}
+        for key in _D3RLPY:
+            names = (f"{key}_{e}_{part}" for part in itertools.count())
+            parts = [read_tree(file, name) for name in itertools.takewhile(file.__contains__, names)]
+            columns[key] = parts or read_tree(file, f"{key}_{e}")
+        tables.append(Table(f"{file.filename} episode {e}", columns))
+    return tables
+
+
+def _last_done(table: Table, notes: list[str]) -> Table:
+    """robomimic's `dones` may be 1 at every step at which the task is solved: the last one counts."""
+    dones, rewards = table.columns.get("dones"), table.columns.get("rewards")
+    if not isinstance(dones, Column) or not isinstance(rewards, Column) or dones.shape != rewards.shape:
+        return table
+    values = dones.values()
+    if values[:-1].any():
+        notes[:] = [*dict.fromkeys([*notes, "dones before the last step of an episode do not end it"])]
+    return Table(table.place, {**table.columns, "dones": Column(dones.place, values[-1:])})
+
+
+def entry(parent: h5py.Group, key: str) -> h5py.HLObject:
+    """The group, or the dataset of real numbers, `key` of `parent`, which must lie in the file itself.
+
+    DataError: it is missing, a link, virtual, stored outside the file, or not of numbers.
+    """
+    place, link = place_of(parent, key), parent.get(key, getlink=True)  # which follows nothing
+    if not isinstance(link, h5py.HardLink):
+        raise DataError(f"{place} is {'missing' if link is None else 'a link'}; copy the data into the file itself")
+    found = parent[key]
+    if isinstance(found, h5py.Group):
+        return found
+    if not isinstance(found, h5py.Dataset) or found.is_virtual or found.external:
+        raise DataError(f"{place} is no dataset of this file, or is stored in others; copy the data into it")
+    if found.dtype.kind not in "biuf" or found.shape is None:
+        raise DataError(f"{place} holds {found.dtype}, not real numbers; use a file in D4RL's layout")
+    return found
+
+
+def place_of(entry: h5py.HLObject, key: str = "") -> str:
+    """An entry, or `key` inside it, as a message has it: FILE:NAME."""
+    return f"{entry.file.filename}:{f'{entry.name}/{key}'.strip('/')}"
+
+
+def _text(file: h5py.File, name: str) -> str | None:
+    value = file.attrs.get(name)
+    value = value.decode(errors="replace") if isinstance(value, bytes) else value
+    # It ends up in messages.
+    return "".join(c for c in " ".join(value.split()) if c.isprintable())[:200] if isinstance(value, str) else None
+
+
+def read_env_id(path: Path) -> str | None:
+    """The environment that a file names, if any; raises DataError if it cannot be read."""
+    with readable(path):
+        if _kind(path) != "hdf5":
+            return None
+        with h5py.File(path, "r", locking="best-effort") as file:
+            return _text(file, "env_id")
+
+
+def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[str, str | int | float]) -> None:
+    """Write episodes in D4RL's layout, gzip-compressed, with `attrs` on the root group; complete or not at all.
+
+    The last step of an episode is marked in `terminals` where the environment ended it, in `timeouts` where not.
+    OSError: the disk is full or the folder cannot be written; nothing is left behind.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {key: getattr(episodes, key) for key in _D3RLPY[:3]}
+    for key, ended in (("terminals", episodes.terminated), ("timeouts", ~episodes.terminated)):
+        arrays[key] = np.zeros(episodes.n_steps, dtype=np.bool_)
+        arrays[key][episodes.offsets[1:] - 1] = ended
+    # Built in memory: a full disk then fails in a plain write, where HDF5 would fail again in every later call.
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        for key, array in arrays.items():
+            file.create_dataset(key, data=array, compression="gzip", compression_opts=4)
+        file.attrs.update(attrs)
+        if episodes.layout is not None:
+            file.attrs[_SPACE] = json.dumps(episodes.layout)
+    write_whole(Path(path), image.getbuffer())
+
+
+# Values of a Python program
+
+
+def from_columns(columns: Mapping[str, Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
+    flags = {name: options.pop(name) for name in [*options] if name in MEANING and name not in _OPTIONS}
+    given = {name: value for name, value in {**columns, **flags}.items() if value is not None}
+    return _made([_given("", given)], [], one_each=False, **options)
+
+
+def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The fields of `Episodes` of trajectories, one each; see `Episodes.from_trajectories`."""
+    if isinstance(trajectories, Mapping | str | bytes) or not isinstance(trajectories, Iterable):
+        raise DataError(f"trajectories: are a {type(trajectories).__name__}, not a list of episodes; {_KEYS} for each")
+    tables = [_given(f"trajectory {i}", _fields(i, one)) for i, one in enumerate(trajectories)]
+    if not tables:
+        raise DataError(f"trajectories: there are none; {_KEYS} for each")
+    return _made(tables, [], one_each=True, **options)
+
+
+def from_frame(frame: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401  of pandas
+    """The fields of `Episodes` of a frame with a row for each step; see `Episodes.from_frame`."""
+    notes: list[str] = []
+    columns = _frame_columns(frame, "", options.get("names") or {}, notes)
+    return _made([Table("frame", columns)], notes, one_each=False, **options)
+
+
+def _made(
+    tables: list[Table],
+    notes: list[str],
+    *,
+    one_each: bool,
+    observation_space: "gym.Space[Any] | None" = None,
+    observation_keys: Iterable[str] = (),
+    max_episode_steps: int | None = None,
+    kind: str | None = None,
+    names: Mapping[str, Any] | None = None,
+    **labels: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    if unknown := [name for name in labels if name not in _LABELS]:
+        raise UsageError(
+            f"{unknown[0]}: is no argument; columns are named as in files, such as terminals, timeouts, dones or ends, "
+            f"and the options are {', '.join(_OPTIONS)}"
+        )
+    try:
+        layout = None if observation_space is None else layout_of(observation_space)
+    except ValueError as error:
+        raise DataError(f"observation_space: observations {error}") from error
+    limits = Limits(
+        layout=layout,
+        action_low=-np.inf,
+        action_high=np.inf,
+        max_episode_steps=None if one_each else max_episode_steps,
+        actions=kind,
+        names=names or {},
+        observation_keys=tuple(observation_keys),
+    )
+    labels["notes"] = (*notes, *labels.get("notes", ()))
+    return {**assemble(tables, limits, path="episodes", way_out=_KEYS, one_each=one_each, **labels), "path": ""}
+
+
+def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    """A trajectory as a mapping: of its keys, or of an object's fields, as minari and imitation give them."""
+    if hasattr(trajectory, "_asdict"):
+        trajectory = trajectory._asdict()
+    elif dataclasses.is_dataclass(trajectory) and not isinstance(trajectory, type):
+        trajectory = {item.name: getattr(trajectory, item.name) for item in dataclasses.fields(trajectory)}
+    elif hasattr(trajectory, "to_numpy") and hasattr(trajectory, "columns"):  # a frame of pandas
+        trajectory = {str(name): trajectory[name] for name in trajectory.columns}
+    if not isinstance(trajectory, Mapping):
+        raise DataError(f"trajectory {i}: is {one_line(repr(trajectory), 60)}, not a dict; {_KEYS}")
+    return trajectory
+
+
+def _given(place: str, columns: Mapping[str, Any]) -> Table:
+    read: dict[str, Tree] = {}
+    rewards = next((columns[name] for name in NAMES["rewards"] if name in columns), None)
+    steps = len(rewards) if isinstance(rewards, Sized) else 0
+    for name, value in columns.items():
+        here = f"{place}:{name}" if place else str(name)
+        try:
+            if value is not None:
+                read[str(name)] = _tree(value, here, steps) if name in NAMES[OBSERVATIONS] else column_of(value, here)
+        except DataError:
+            if name in MEANING:
+                raise
+            read[str(name)] = {}  # it is not looked at, but the message has its name
+    return Table(place or "columns", read)
+
+
+def _tree(value: Any, place: str, steps: int, depth: int = _DEPTH) -> Tree:  # noqa: ANN401  whatever the user has
+    """Observations as columns: an array, what may become one, or a dict or a tuple of them, nested."""
+    if not depth:
+        raise DataError(f"{place}: is nested more than {_DEPTH} levels deep; give arrays")
+    if isinstance(value, tuple) and len(value) in (steps, steps + 1) and _of_steps(value):
+        value = list(value)  # as zip(*rows) gives
+    try:
+        value = transposed(value)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from error
+    if isinstance(value, Mapping):
+        return {str(key): _tree(part, f"{place}/{key}", steps, depth - 1) for key, part in value.items()}
+    if isinstance(value, tuple) and any(np.ndim(part) for part in value if not isinstance(part, Mapping)):
+        return [_tree(part, f"{place}/{i}", steps, depth - 1) for i, part in enumerate(value)]
+    return column_of(value, place)
+
+
+def _of_steps(value: tuple[Any, ...]) -> bool:
+    """Whether the parts of a tuple are observations of a step each: they are alike."""
+    if any(isinstance(part, tuple) for part in value):
+        return True
+    try:
+        return not any(isinstance(part, Mapping) for part in value) and len({np.shape(part) for part in value}) == 1
+    except ValueError:  # parts of different lengths
+        return False
+
+
+def column_of(value: Any, place: str) -> Column:  # noqa: ANN401
+    """An array, or what becomes one, as a column; DataError: it does not, or something of it is missing."""
+    value = value.detach().cpu() if hasattr(value, "detach") else value  # a tensor
+    try:
+        if np.ma.is_masked(value):
+            step, *column = np.argwhere(np.ma.getmaskarray(value))[0]
+            where = f"step {step}" + (f", column {column[0]}" if column else "")
+            raise DataError(
+                f"{place}: is masked at {where}: a value is missing there; fill it, or leave the episode out"
+            )
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = _numbers(value, array)
+    except DataError:
+        raise
+    except Exception as error:  # any object may define what it is as an array
+        raise DataError(
+            f"{place}: cannot be an array of numbers ({one_line(error, 80)}); give as many numbers for each step, and "
+            "episodes of different lengths to Episodes.from_trajectories"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        what = "Python objects" if array.dtype == object else str(array.dtype)
+        raise DataError(f"{place}: holds {what}, not real numbers; give as many numbers for each step")
+    return Column(place, array)
+
+
+def _numbers(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:  # noqa: ANN401
+    """An array of objects as one of numbers: rows that are arrays, and the mixed or nullable columns of a frame."""
+    kinds = [getattr(kind, "kind", "O") for kind in np.atleast_1d(getattr(value, "dtypes", array.dtype))]
+    if hasattr(value, "to_numpy") and {*kinds} <= {*"biuf"}:
+        return np.asarray(value.to_numpy(np.float64, na_value=np.nan))
+    if array.ndim == 1 and len(array) and all(np.ndim(row) for row in array):
+        return np.array([np.asarray(row) for row in array])
+    return array
+
+
+def _frame_columns(frame: Any, place: str, names: Mapping[str, Any], notes: list[str]) -> dict[str, Tree]:  # noqa: ANN401
+    """The columns of a frame; those of images, text and the like, {}, with a note.
+
+    DataError: one of a known name is no numbers.
+    """
+    known = {*MEANING, *(name for of in names.values() for name in np.atleast_1d(of))}
+    columns: dict[str, Tree] = {}
+    for name in map(str, frame.columns):
+        try:
+            if isinstance(frame[name], type(frame)):
+                raise DataError(f"{place}{name} is there twice; rename one")
+            columns[name] = column_of(frame[name], f"{place}{name}")
+        except DataError as error:
+            if name in known:
+                raise DataError(f"{place}{name} holds no numbers ({one_line(error, 80)})") from error
+            columns[name] = {}
+    if odd := [name for name, column in columns.items() if not isinstance(column, Column)]:
+        notes.append(f"left out columns that are no numbers: {', '.join(odd[:20])}")
+    return columns
