@@ -5,6 +5,7 @@ Widths are those of a phone's page, on which letters keep their size; a wider pa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,39 @@ def train() -> Figure:
     return figure
 
 
+def several() -> Figure:
+    """Hopper's logs of six controllers: scores by recipe, a point per seed; when a controller and a policy fall."""
+    found = json.loads((DOCS / "results" / "measured.json").read_text(encoding="utf-8"))["several"]["hopper"]
+    figure = Figure(figsize=(WIDTH, 5.2), layout="constrained")
+    scores, falls = figure.subplots(2, 1, height_ratios=(3, 1))
+    names = {
+        "uniform": "all episodes\nalike",
+        "decision_transformer": "Decision\nTransformer",
+        "clone": "best tenth\ncloned",
+        "default": "the default",
+    }
+    colors = [SOFT, style("decision-transformer")[0], style("bc-top10")[0], style("decision-aaren")[0]]
+    for place, (name, color) in enumerate(zip(names, colors, strict=True)):
+        values = found[name] if isinstance(found[name], list) else [found[name]]
+        scores.plot([place] * len(values), values, "o", color=color, markersize=6, alpha=0.8, markeredgewidth=0)
+    for text, name in (
+        ("best tenth of the episodes", "best_tenth"),
+        ("best controller", "best_controller"),
+        ("all", "data_mean"),
+    ):
+        scores.axhline(found[name], color=SOFT, linestyle=":", linewidth=1.1)
+        scores.annotate(text, (-0.45, found[name]), va="bottom", fontsize=9, color=SOFT)
+    finish(scores, "", "normalized score", log="")
+    scores.set(xlim=(-0.5, 3.5), ylim=(0, 125), xticks=range(4), xticklabels=names.values())
+    for place, (name, color) in enumerate({"policy_falls": colors[3], "controller_falls": SOFT}.items()):
+        falls.plot(found[name], [place] * len(found[name]), "|", color=color, markersize=16, markeredgewidth=1.3)
+    finish(falls, "step at which it falls", "", log="")
+    falls.set(xlim=(0, 1000), ylim=(-0.7, 1.7), yticks=(0, 1), yticklabels=("policy,\nseed 2", "controller\nTRPO"))
+    return figure
+
+
 CHARTS: dict[str, Callable[[], Figure]] = {
+    "several": several,
     "learning": learning,
     "steering": steering,
     "rollout": rollout,

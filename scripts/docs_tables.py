@@ -113,8 +113,9 @@ def claims() -> str:
             ],
             [
                 "[logs of several controllers](docs/explanation/several-controllers.md)",
-                f"Hopper {spread(hopper['default'])}, where the best tenth of the logs has {hopper['best_tenth']}; "
-                f"HalfCheetah {spread(cheetah['default'])}, {cheetah['best_tenth']}",
+                f"Hopper {fmean(hopper['default']):.1f} ({spread(hopper['default'])}), where the best controller has "
+                f"{hopper['best_controller']}; HalfCheetah {fmean(cheetah['default']):.1f} "
+                f"({spread(cheetah['default'])}), {cheetah['best_controller']}",
                 f"all episodes alike: {spread(hopper['uniform'])}, {spread(cheetah['uniform'])}. The recipe was chosen "
                 f"on these two; cloning the best tenth scores {hopper['clone']}, {cheetah['clone']}",
             ],
@@ -128,7 +129,7 @@ def claims() -> str:
                 "[scores on twelve local datasets](docs/benchmark.md)",
                 f"{score:.1f}; Decision Transformer {theirs:.1f}, 10 % BC {cloned:.1f}",
                 "the lead is made on two Hopper datasets. Measured before good episodes were drawn more often; since "
-                f"then one run on hopper-medium has {run['score']}",
+                f"then {len(run['scores'])} seeds of hopper-medium score {spread(run['scores'])}",
             ],
         ],
         words=3,

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from checkout import ROOT
@@ -70,5 +71,6 @@ def test_the_pages_repeat_what_they_quote() -> None:
     assert re.search(rf"\| Decision-GRU \|.*\| {slow} \|$", docs_tables.tmaze(), re.MULTILINE)
     assert re.search(rf"\| without its forget gate \|.*\| {fast} \|$", docs_tables.tmaze(), re.MULTILINE)
     run = MEASURED["default_run"]
-    assert [200_000, run["score"], run["deviation"], 50] == next(iter(MEASURED["prose"]["docs/benchmark.md"].values()))
+    scores = [round(fmean(run["scores"]), 1), min(run["scores"]), max(run["scores"])]
+    assert [200_000, *scores, 50] == next(iter(MEASURED["prose"]["docs/benchmark.md"].values()))
     assert list(MEASURED["published"]["mean"].values()) == MEASURED["prose"]["docs/benchmark.md"]["published means"]
