@@ -116,7 +116,7 @@ def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path: Path, change: dict[
 def test_a_card_of_a_huge_model_costs_no_memory(tmp_path: Path, shape: dict[str, object], message: str) -> None:
     file = save_run(tmp_path / "run") / "policy" / "config.json"
     card = json.loads(file.read_text())
-    file.write_text(json.dumps(card | {"model": card["model"] | shape}))
+    file.write_text(json.dumps(card | {"card_sha256": None, "model": card["model"] | shape}))
     with pytest.raises(CheckpointError, match=message):
         load_policy(tmp_path / "run")
 
@@ -124,7 +124,7 @@ def test_a_card_of_a_huge_model_costs_no_memory(tmp_path: Path, shape: dict[str,
 @pytest.mark.parametrize("written", ["auto", "best", None])
 def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path: Path, written: str | None) -> None:
     file = save_run(tmp_path / "run") / "policy" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"target_return": written}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"card_sha256": None, "target_return": written}))
     if written == "auto":
         policy = load_policy(tmp_path / "run")
         assert policy.target_return == policy.card.target_return == "auto"

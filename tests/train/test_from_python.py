@@ -134,7 +134,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     card_file = shutil.copytree(small, tmp_path / "old") / "policy" / "config.json"
     card = json.loads(card_file.read_text())
     card["observation_mean"] = [mean + 1 for mean in card["observation_mean"]]
-    card["return_scale"] = 500.0
+    card |= {"return_scale": 500.0, "card_sha256": None}
     card_file.write_text(json.dumps(card))
     more = {name: value for name, value in SMALL.items() if name not in ("width", "layers", "heads", "dropout")}
     more |= {"source": hopper_file, "seed": 9, "updates": 1, "learning_rate": 1e-9, "muon_learning_rate": 1e-9}

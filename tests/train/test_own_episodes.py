@@ -145,7 +145,7 @@ def test_sources_of_two_environments() -> None:
         with pytest.raises(UsageError, match=part):
             load_task("x", sources, env_id="Pendulum-v1")
     assert train(["--env-id", "Pendulum-v1", "--source", "a.hdf5", "./a.hdf5"]) == 2
-    with pytest.raises(AarenRLError, match=r"CartPole|3 and 1 continuous"):
+    with pytest.raises(AarenRLError, match=r"CartPole|Pendulum-v1 continuous"):
         load_task("x", ["a.hdf5", "minari:my/pole-v0"], env_id="Pendulum-v1")
 
 
@@ -229,7 +229,7 @@ def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.Ca
     (file,) = Path("runs/logs").glob("data-*.hdf5")
     with h5py.File(file, "r+") as data:
         data.attrs["observation_space"] = '{"type": "Box", "shape": [4]}'
-    with pytest.raises(DataError, match="does not describe the 5 columns"):
+    with pytest.raises(DataError, match="describes 4 columns"):
         read_file(file)
 
 

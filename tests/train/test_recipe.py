@@ -164,7 +164,7 @@ def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_r
     save_file(weights, folder / "model.safetensors")
     for critic in (False, True):
         older = {"critic": critic, "mean_return_estimate": True}
-        tree = {**card, "model": card["model"] | older, "critic_r2": None, "sha256": {}}
+        tree = {**card, "model": card["model"] | older, "critic_r2": None, "sha256": {}, "card_sha256": None}
         (folder / "config.json").write_text(json.dumps(tree))
         if critic:
             with pytest.raises(CheckpointError, match="acts by a critic, which this version does not have"):

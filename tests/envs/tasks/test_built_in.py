@@ -114,7 +114,7 @@ def test_only_what_is_made_here_is_their_data(source):
 
 
 def test_the_datasets_command_knows_them(cache, capsys):
-    assert datasets(["verify", "tmaze"]) == 3 and "datasets download tmaze" in capsys.readouterr().err
+    assert datasets(["verify", "tmaze"]) == 3 and "datasets download" in capsys.readouterr().err
     assert datasets(["download", "tmaze-5000"]) == 0 == datasets(["verify", "tmaze"])
     capsys.readouterr()
     assert datasets(["list"]) == 0
@@ -129,7 +129,6 @@ def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     card = read_card(folder)
     assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
     assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
-    assert "datasets of built-in tasks do not store it" in capsys.readouterr().out
     file, gif = tmp_path / "scores.json", tmp_path / "film.gif"
     asked = ["--env", "tmaze-7", "--episodes", "3", "--json", str(file), "--video", str(gif), "--held-out"]
     assert evaluate([str(folder), *asked]) == 0

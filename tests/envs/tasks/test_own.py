@@ -131,7 +131,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1"], 2, "both or none"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1", "--ref-max-score", "0"], 2, "rise"),
         (["--env", "hopper-medium", "--ref-min-score", "0", "--ref-max-score", "1"], 2, "--env-id"),
-        (["--env-id", "Pendulum-v1", "--source", "FILE", "--local-steps", "2000"], 2, "for local datasets"),
+        (["--env-id", "Pendulum-v1", "--source", "FILE", "--local-steps", "2000"], 2, "is for --source local"),
         (["--env", "hopper-medium", "--source", "local", "--local-steps", "999"], 2, "at least 1,000"),
         (["--register", "my_envs.py"], 2, "expected the name of a module"),
         (["--register", "leaving_env"], 2, "--register leaving_env: SystemExit: 3"),
