@@ -131,5 +131,6 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
 @pytest.mark.defect(33)
 def test_a_typing_error_does_not_wait_for_torch() -> None:
     modules = ", ".join(map(module_of, ("train", "compare", "sweep")))
-    script = f"import sys, {modules}; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"
+    parsed = "aaren_rl.train.options.make_parser()"
+    script = f"import sys, {modules}; {parsed}; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"

@@ -140,7 +140,7 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
 
 def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -> None:
     values = {} if defaults is None else settings_of(defaults)
-    brief = {name: value for name, value in settings_of(RunConfig()).items() if name in ("context", "updates")}
+    brief = {name: SETTINGS[name][1].default for name in ("context", "updates")}  # a model's settings import torch
     groups = {name: parser.add_argument_group(name) if values else parser for name in SECTIONS}
     hints = {name: typing.get_type_hints(cls) for name, cls in SECTIONS.items()}
     for name, (section, item) in SETTINGS.items():
