@@ -200,8 +200,10 @@ def _download(arguments: argparse.Namespace) -> Iterable[str]:
         elif of_minari:
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         else:
-            minari_id(text)  # raises where the data are made here
-            wanted.append((get_task(text).name, arguments.source))
+            task = get_task(text)
+            if arguments.source == "minari":
+                minari_id(text)  # raises where the data are made here
+            wanted.append((task.name, "local" if isinstance(task, LocalTask) else arguments.source))
     for name, source in wanted:
         episodes, _ = _load(name, source, arguments)
         size = size_text(Path(episodes.path).stat().st_size)

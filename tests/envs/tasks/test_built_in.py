@@ -139,7 +139,7 @@ def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     assert score["normalized_score_mean"] == pytest.approx(100 * score["return_mean"]) and gif.stat().st_size > 0
     capsys.readouterr()
     for task, code, said in (
-        ("hopper-medium", 2, "not a built-in task; evaluate in another environment with --env-id Hopper-v4"),
+        ("hopper-medium", 2, "takes a built-in task, without --env-id; --env-id Hopper-v4 plays it"),
         ("hopper-p-medium", 4, "3 observations and 1 actions, aaren_rl/Hopper-P-v4 has"),
         ("tmaze-1", 2, "a corridor of N steps"),
     ):
