@@ -422,7 +422,7 @@ def test_34_35_a_configuration_names_no_code(half: Path, evil: Path, refused: Re
 def test_a_configuration_that_changed_since_the_checkpoint_is_refused(half: Path, refused: Refused) -> None:
     file = folder(half) / "config.yaml"
     file.write_text(file.read_text().replace("learning_rate: 0.003", "learning_rate: 0.001", 1))
-    assert "config.yaml has changed since the checkpoint: optimizer.learning_rate (run: 0.003" in refused(4)
+    assert "config.yaml: has changed since the checkpoint: optimizer.learning_rate (run: 0.003" in refused(4)
 
 
 @pytest.mark.faults
