@@ -306,7 +306,8 @@ def _of_minari(name: str, source: str, reading: Reading) -> tuple[Task, Episodes
             notes.append(f"{dataset_id} was recorded on {spec.recorded.env_id}; {chosen}, of --env-id, is played")
         played = known[0] if known and known[0].problem is None else Described(chosen)
     if played is None:
-        task, described = _unplayed(name, episodes, reading), {"action_start": spec.action_start}
+        task = _unplayed(name, episodes, reading)
+        described: dict[str, Any] = {"action_start": spec.action_start}
         described |= {key: of for key in ("n_actions", "action_low", "action_high") if (of := getattr(spec, key))}
         return replace(task, **described), episodes
     if played.problem is not None:
@@ -320,7 +321,8 @@ def _of_minari(name: str, source: str, reading: Reading) -> tuple[Task, Episodes
     if episodes.discrete != bool(task.n_actions):
         kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, task.n_actions)]
         raise DataError(f"{dataset_id}: has {kinds[0]} actions, {task.env_id} {kinds[1]}; choose another environment")
-    steps, clips = {"observations": episodes.observations, "actions": episodes.actions}, list[str]()
+    clips = list[str]()
+    steps: dict[str, Any] = {"observations": episodes.observations, "actions": episodes.actions}
     clip = reading.clip_actions or (spec.recorded is not None and spec.recorded.clips)
     if clip and not episodes.discrete:
         steps["actions"] = episodes.actions.copy()
@@ -332,7 +334,7 @@ def _of_minari(name: str, source: str, reading: Reading) -> tuple[Task, Episodes
 def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
     """The episodes of several sources as one dataset; mapped from the disk where one of them is."""
 
-    def end_to_end(key: str) -> npt.NDArray[Any]:
+    def end_to_end(key: str) -> Any:  # noqa: ANN401  an array
         arrays = [getattr(part, key) for part in parts]
         mapped = any(isinstance(array, np.memmap) for array in arrays)
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:])

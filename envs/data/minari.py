@@ -113,7 +113,7 @@ def choose_version(dataset_id: str) -> str:
     from huggingface_hub.utils import logging  # on demand, as they take half a second
     from minari.storage.hosting import list_remote_datasets
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     here, remote = installed(name), os.environ.get("MINARI_REMOTE") or "Hugging Face"
     try:
         with warnings.catch_warnings():
@@ -209,7 +209,8 @@ def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
     )
     notes = [*(() if recorded is None else recorded.notes)]
     notes += [f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if metadata.get(key)]
-    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    scores: tuple[Any, Any] = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    low, high = scores
     rise = all(isinstance(end, int | float) for end in (low, high)) and -1e300 < low < high < 1e300
     if not rise and (low, high) != (None, None):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown([low, high])}")

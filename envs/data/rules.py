@@ -284,7 +284,7 @@ def _last_rows(parts: Sequence[Part], keep: Flags) -> npt.NDArray[np.int64]:
 def _flags(parts: Sequence[Part], role: str, keep: Flags, one_each: bool) -> Flags | None:
     """Where a flag of this meaning is set, (N,); None: there is none. That of a whole episode is its last step's."""
     found, known, first = np.zeros(len(keep), np.bool_), False, 0
-    last = _last_rows(parts, keep) if one_each else []
+    last = _last_rows(parts, keep) if one_each else np.zeros(0, np.int64)
     for e, part in enumerate(parts):
         for column in part.marks.get(role, {}).values():
             if one_each and column.shape[:1] != (part.steps,) and column.values().size == 1:

@@ -215,7 +215,7 @@ def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.Ca
     with pytest.raises(ValueError, match="'joint' is missing"):
         policy.act([{"gps": [5.0, 6.0], "arm": [1.0, 0.0, -1.0]}], [0.0], state)
     assert export([str(run.folder), "--out", "arm.onnx"]) == 0
-    assert "over 1,000 steps of random observations: actions within" in capsys.readouterr().out
+    assert "PyTorch over 1,000 steps: within" in capsys.readouterr().out
     seen = [{"gps": [5.0, 6.0], "joint": [1.0, 0.0, -1.0]}]
     exported = load_policy("arm.onnx")
     ours, theirs = (each.act(seen, [0.0], each.initial_state(1))[0] for each in (policy, exported))
