@@ -12,7 +12,7 @@ from ..envs import get_task, is_own, task_name
 from ..envs.load import default_name
 from ..policies.names import AGENTS, listed
 from ..sweep.sweep import add_places, request_run, train_all
-from ..train.options import Request
+from ..train.config import Request
 from .cells import write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for

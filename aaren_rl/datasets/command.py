@@ -103,7 +103,8 @@ def _parsed(text: str) -> tuple[str, str]:
 
 def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100 in it."""
-    reading = Reading(**{name: getattr(arguments, name, None) or Reading.__dict__.get(name) for name in _OPTIONS})
+    given: dict[str, Any] = {name: value for name in _OPTIONS if (value := getattr(arguments, name, None))}
+    reading = Reading(**given)
     if source.startswith("minari"):  # whether or not its environment can be made here
         dataset = minari_id(name) if source == "minari" else source.removeprefix(MINARI)
         episodes, spec = read_minari(dataset, clip_actions=reading.clip_actions, plays=False)

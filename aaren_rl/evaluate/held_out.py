@@ -33,8 +33,10 @@ from ..policies.card import PolicyCard
 from .scores import ActionError
 
 # Settings of a run that `load_task` takes.
-READING = ("env_id", "env_kwargs", "clip_actions", "max_episode_steps", "local_steps", "actions", "columns")
-READING += ("observation_keys",)
+READING = (
+    *("env_id", "env_kwargs", "clip_actions", "max_episode_steps"),
+    *("local_steps", "actions", "columns", "observation_keys"),
+)
 
 AT_ONCE = 64  # episodes per batch: more save no time per step
 SAME_MEAN = 1e-6  # relative difference of the same mean return on another processor

@@ -31,9 +31,9 @@ from ..base.json_dataclass import read
 from ..base.ranges import GPUS
 from ..base.system import core_count
 from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
-from ..train.config import differences, read_config, settings_of
+from ..train.config import Request, differences, read_config, settings_of
 from ..train.folder import holds_training, is_finished, read_metrics
-from ..train.options import Request, make_parser, make_request
+from ..train.options import make_parser, make_request
 
 DESCRIPTION = """\
 Train a grid of runs, several at once; call it again to go on where it was stopped.

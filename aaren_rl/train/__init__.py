@@ -104,7 +104,7 @@ def train_policy(
         AarenRLError: any other error for which the command has an exit code.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
-    from .options import Request
+    from .config import Request
     from .run import run_training
 
     if episodes is not None:

@@ -5,9 +5,9 @@ Defaults are the recipe of Decision-Aaren; `Agent.settings` and presets.yaml dif
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..agents.model.config import ModelConfig
 from ..base.entry import did_you_mean
 from ..base.errors import UsageError, one_line
 from ..base.files import read_small
-from ..base.json_dataclass import read
+from ..base.json_dataclass import check_type, read
 from ..base.ranges import (
     BELOW_1,
     CONTEXT,
@@ -31,13 +31,17 @@ from ..base.ranges import (
     RETURN_SCALE,
     SEED,
     SOME,
+    THREADS,
     check_limits,
     setting,
 )
-from ..envs import find_task, task_name
+from ..cli import import_registering
+from ..envs import find_task, is_own, task_name
+from ..envs.load import default_name, expand
 from ..envs.tasks.table import env_kwargs
 from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWN, ROLLOUTS
 
+OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 
 
@@ -326,3 +330,65 @@ def differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]
     differing = {name: value for name, value in asked.items() if there[name] != value}
     full = {name: f"{SETTINGS[name][0]}.{name}" if name in SETTINGS else name for name in differing}
     return [f"{full[name]} (run: {there[name]}, requested: {value})" for name, value in differing.items()]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A training run as a command line or `train_policy` asks for it, which documents the fields."""
+
+    typed: Mapping[str, Any]  # settings by name, given one by one; they override the file `config_file`
+    config_file: str | Path | None = None
+    preset: str = "default"
+    register: str | None = None
+    out: Path = Path("runs")
+    device: str = "auto"
+    threads: int | None = field(default=None, metadata={"limits": THREADS})
+    resume: bool = False
+    save_every: int | None = field(default=None, metadata={"limits": COUNT})
+    on_log: OnLog | None = None
+    memory_map: bool = False
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        try:
+            for name in ("preset", "device", "register", "threads", "save_every"):
+                check_type(getattr(self, name), hints[name], name)
+            for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
+                check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
+            check_limits(self)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All given settings. Raises the errors of `import_registering` and `read_settings`."""
+        import_registering(self.register)  # agents, too
+        given = {} if self.config_file is None else read_settings(self.config_file)
+        if "agent" in given:  # the file of a run, which sets what another agent or a preset would
+            if self.typed.get("agent", given["agent"]) != given["agent"]:
+                raise UsageError(f"--agent {self.typed['agent']}: --config has the settings of {given['agent']}")
+            if self.preset != "default":
+                raise UsageError(f"--preset {self.preset}: --config has all settings of a run")
+        settings = {**given, **self.typed}
+        return {**settings, "source": expand(settings["source"])} if "source" in settings else settings
+
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        """All given settings with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
+        settings = self.settings
+        source, env_id = settings.get("source", "auto"), settings.get("env_id")
+        if "env" not in settings and not is_own(source, env_id, default_name(source)):
+            raise UsageError("--env is missing, for example --env hopper-medium")
+        named = {"env": default_name(source), **settings}
+        task_name(named["env"], source, env_id)
+        return named
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The complete configuration. Raises the errors of `given` and of `make_config`."""
+        return make_config(self.given, self.preset)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the run. Raises the errors of `config`."""
+        return run_folder(self.config, self.out)

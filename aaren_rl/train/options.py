@@ -5,32 +5,24 @@ The command line is built from the settings; `train_policy` and a sweep ask for 
 
 import argparse
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import UsageError
-from ..base.json_dataclass import check_type
-from ..base.ranges import COUNT, SEED, THREADS, Range, check_limits
-from ..cli import Parser, import_registering, run, target_return
-from ..envs import is_own, task_name
-from ..envs.load import default_name, expand
+from ..base.ranges import COUNT, SEED, THREADS, Range
+from ..cli import Parser, run, target_return
 from ..policies.names import AGENTS
 from .config import (
     RUN,
     SECTIONS,
     SETTINGS,
+    Request,
     RunConfig,
     make_config,
     presets,
-    read_settings,
-    run_folder,
     settings_of,
 )
-
-OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
@@ -51,68 +43,6 @@ The dataset is D4RL's file if it is in ~/.d4rl/datasets (or $D4RL_DATASET_DIR). 
 on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for aaren-rl evaluate. Exit codes: 2 usage,
 3 data, 4 checkpoint, 5 environment, 6 numerics, 7 resources, 130 or 143 after Ctrl-C or SIGTERM, which save first.
 """
-
-
-@dataclass(frozen=True)
-class Request:
-    """A training run as a command line or `train_policy` asks for it, which documents the fields."""
-
-    typed: Mapping[str, Any]  # settings by name, given one by one; they override the file `config_file`
-    config_file: str | Path | None = None
-    preset: str = "default"
-    register: str | None = None
-    out: Path = Path("runs")
-    device: str = "auto"
-    threads: int | None = field(default=None, metadata={"limits": THREADS})
-    resume: bool = False
-    save_every: int | None = field(default=None, metadata={"limits": COUNT})
-    on_log: OnLog | None = None
-    memory_map: bool = False
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        try:
-            for name in ("preset", "device", "register", "threads", "save_every"):
-                check_type(getattr(self, name), hints[name], name)
-            for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
-                check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
-            check_limits(self)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """All given settings. Raises the errors of `import_registering` and `read_settings`."""
-        import_registering(self.register)  # agents, too
-        given = {} if self.config_file is None else read_settings(self.config_file)
-        if "agent" in given:  # the file of a run, which sets what another agent or a preset would
-            if self.typed.get("agent", given["agent"]) != given["agent"]:
-                raise UsageError(f"--agent {self.typed['agent']}: --config has the settings of {given['agent']}")
-            if self.preset != "default":
-                raise UsageError(f"--preset {self.preset}: --config has all settings of a run")
-        settings = {**given, **self.typed}
-        return {**settings, "source": expand(settings["source"])} if "source" in settings else settings
-
-    @cached_property
-    def given(self) -> dict[str, Any]:
-        """All given settings with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
-        settings = self.settings
-        source, env_id = settings.get("source", "auto"), settings.get("env_id")
-        if "env" not in settings and not is_own(source, env_id, default_name(source)):
-            raise UsageError("--env is missing, for example --env hopper-medium")
-        named = {"env": default_name(source), **settings}
-        task_name(named["env"], source, env_id)
-        return named
-
-    @cached_property
-    def config(self) -> RunConfig:
-        """The complete configuration. Raises the errors of `given` and of `make_config`."""
-        return make_config(self.given, self.preset)
-
-    @cached_property
-    def folder(self) -> Path:
-        """The folder of the run. Raises the errors of `config`."""
-        return run_folder(self.config, self.out)
 
 
 def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:

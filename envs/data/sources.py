@@ -450,7 +450,8 @@ def column_of(value: Any, place: str) -> Column:  # noqa: ANN401
 
 def _numbers(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:  # noqa: ANN401
     """An array of objects as one of numbers: rows that are arrays, and the mixed or nullable columns of a frame."""
-    kinds = [getattr(kind, "kind", "O") for kind in np.atleast_1d(getattr(value, "dtypes", array.dtype))]
+    types: Any = getattr(value, "dtypes", array.dtype)
+    kinds = [getattr(kind, "kind", "O") for kind in np.atleast_1d(types)]
     if hasattr(value, "to_numpy") and {*kinds} <= {*"biuf"}:
         return np.asarray(value.to_numpy(np.float64, na_value=np.nan))
     if array.ndim == 1 and len(array) and all(np.ndim(row) for row in array):
