@@ -105,8 +105,8 @@ def made_on(by_env: dict[str, Estimate], other: str) -> str:
     """The two datasets with the largest differences, and what is left without them."""
     first, second, *rest = sorted(by_env, key=lambda env: -abs(by_env[env].value))
     largest = f"{first} {number(by_env[first].value)} and {second} {number(by_env[second].value)}"
-    left = number(fmean(by_env[env].value for env in rest))
-    return f"The largest differences from {label(other)} are {largest}; the other {len(rest)} average {left}."
+    left = f"; the other {len(rest)} average {number(fmean(by_env[env].value for env in rest))}" if rest else ""
+    return f"The largest differences from {label(other)} are {largest}{left}."
 
 
 def lower_and_higher(cells: Sequence[Cell], first: str, second: str) -> str:

@@ -34,6 +34,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(table, name, added)
 
 
+@pytest.mark.slow
 def test_it_trains_rolls_out_and_is_exported(registered: None, hopper_file: Path, tmp_path: Path, capsys) -> None:
     run = quick(tmp_path, hopper_file, "--register own_mixer", agent="decision-fading")
     policy = load_policy(run)

@@ -55,6 +55,7 @@ def test_the_state_is_a_value() -> None:
     assert not np.array_equal(begun[1], once[1])
 
 
+@pytest.mark.slow
 def test_the_program(trained_run: Path) -> None:
     done = subprocess.run([sys.executable, EXAMPLE, trained_run, "2"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("mean return ")

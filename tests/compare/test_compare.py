@@ -29,6 +29,7 @@ def compared(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
+@pytest.mark.slow
 def test_it_writes_everything(compared: Path) -> None:
     cells, settings = read_results(compared / "results.json")
     agents = ("decision-aaren", "decision-transformer")

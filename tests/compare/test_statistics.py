@@ -76,6 +76,7 @@ BETTER, FURTHER = metrics.probability_of_improvement, lambda first, second: firs
 
 
 @pytest.mark.parametrize(("compared", "metric"), [(improvements, BETTER), (differences, FURTHER)])
+@pytest.mark.slow
 def test_pairs_as_rliable_has_them(compared, metric):
     cells, matrices = random_cells(runs=(5, 4))
     first, second = matrices.values()

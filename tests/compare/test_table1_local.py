@@ -50,6 +50,7 @@ def cells(folder: Path) -> list[Cell]:
     return read_results(folder / "results" / "hopper-medium.json")[0]
 
 
+@pytest.mark.slow
 def test_every_run_of_the_grid_is_there_once(made: Path) -> None:
     assert [(c.agent, c.seed) for c in cells(made)] == [("decision-aaren", 0), ("decision-aaren", 1), ("bc", 0)]
     assert sorted(run.name for run in (made / "runs").rglob("seed*")) == ["seed0", "seed1"]  # bc was in the results

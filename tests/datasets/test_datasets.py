@@ -247,6 +247,7 @@ def test_a_reader_that_has_seen_enough(folder):
     assert done.stderr.strip() == "[]" and done.stdout.strip() == "141"
 
 
+@pytest.mark.slow
 def test_a_built_in_task_is_converted_with_the_environment_of_its_data(folder):
     """The data of tmaze-50 are those of tmaze, whose corridors are longer."""
     assert main("convert tmaze-50 minari:my/maze-v0".split()) == 0

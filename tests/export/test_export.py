@@ -76,6 +76,7 @@ def test_one_file_with_weights_and_card(run: Path, file: Path) -> None:
     np.testing.assert_allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.onnx"
     file.touch()
@@ -192,6 +193,7 @@ def test_the_choices_of_rollout_modes_are_the_packages() -> None:
     assert names.ROLLOUTS == ROLLOUTS
 
 
+@pytest.mark.slow
 def test_saturated_actions_are_inside_the_bounds() -> None:
     """As those of PyTorch, to the last bit; (0.9 - -0.1) / 2 in float32 beside 0.4 is below -0.1."""
     bounds = {"action_low": torch.full((ACTION,), -0.1), "action_high": torch.full((ACTION,), 0.9)}

@@ -86,7 +86,10 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+ALWAYS = "aaren", "window"  # the others are slow
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in ALWAYS else pytest.mark.slow) for k in GRAPHS])
 def test_onnx_runtime_takes_the_same_steps(kind: str) -> None:
     policy = GRAPHS[kind]()
     session = onnx_policy_of(policy)._session

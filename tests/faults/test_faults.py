@@ -476,6 +476,7 @@ def test_a_file_system_without_locks_or_syncs_goes_on(
     assert "does not lock files" in notes and "does not sync" in notes and notes.count("note: ") == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_of_compiled_code_is_made_again(tmp_path: Path) -> None:
     """An empty index, as after a power cut, and then a folder that takes no file."""
     (tmp_path / "kernel.py").write_text(KERNEL)

@@ -37,6 +37,7 @@ def cases():
 
 
 @pytest.mark.parametrize("name", cases())
+@pytest.mark.slow
 def test_another_runtime_streams_the_file(name, tmp_path):
     torch.manual_seed(0)
     module, channels = cases()[name]

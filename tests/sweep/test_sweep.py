@@ -134,6 +134,7 @@ if multiprocessing.parent_process() is not None:
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_fails(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ def test_ctrl_c_saves_every_run_and_leaves_no_process(hopper_file: Path, tmp_pat
     assert not runs[2].exists()
 
 
+@pytest.mark.slow
 def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Path) -> None:
     """In the middle of an evaluation, too, which a run that is only asked to end would finish first."""
     evaluating = arguments(hopper_file, tmp_path, "--eval-every", "1", "--eval-episodes", "100000")

@@ -66,6 +66,7 @@ def same(one: Path, other: Path, most: float = 1e-6) -> None:
         pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, agent: str, context: str) -> None:
     kind = ("--agent", agent, "--context", context, "--rollout", "recurrent" if context != "window" else "window")
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0

@@ -110,6 +110,6 @@ def test_a_run_says_what_is_drawn(tmp_path: Path, hopper_file: Path, capsys: pyt
     assert (card.draws, card.draw_share) == ("return", 0.2)
     assert card.target_return == pytest.approx(card.data_returns["best_tenth"], rel=1e-3)
     printed = capsys.readouterr().out
-    told = r"steps, drawn by return: \d+ of \d+ episodes effective, mean return [\d.]+ of [\d.]+\n"
+    told = r"steps, drawn by return: \d+ of \d+ episodes effective, mean return [\d.]+ of [\d.]+; \d+ more are held out"
     assert re.search(told, printed)
     assert "episodes drawn by return (effective share 0.2), training seed 0" in printed

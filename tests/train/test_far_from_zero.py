@@ -131,6 +131,7 @@ def test_what_is_mapped_from_the_disk_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("rollout", ["recurrent", "window"])
+@pytest.mark.slow
 def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
     near = make_policy(rollout=rollout, mixer="aaren", seed=3)
     size = near.model.config.observation_dim

@@ -117,6 +117,7 @@ def test_behavior_cloning_does_not_see_what_is_asked(
 
 # By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.995; 100 + 200 * 0.0995 / (0.0995 + 0.0045).
 @pytest.mark.parametrize(("expectile", "values"), [(MAX_EXPECTILE, [19.95, 291.3]), (0.5, [15.0, 120.0])])
+@pytest.mark.slow
 def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) -> None:
     """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
     rng = np.random.default_rng(0)
@@ -176,6 +177,7 @@ def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_r
             np.testing.assert_array_equal(*actions)
 
 
+@pytest.mark.slow
 def test_what_a_local_set_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,7 @@ def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest
 @compiles
 @traces
 @pytest.mark.parametrize(("mixer", "bfloat16"), [("aaren", False), ("aaren-rsa", True)])
+@pytest.mark.slow
 def test_a_compiled_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool) -> None:
     """By "aot_eager", which traces as every back end does, and needs no compiler."""
     torch.compiler.reset()

@@ -204,6 +204,7 @@ def hashes(cache, processor):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_set_is_the_same_file_with_the_matrix_products_of_older_processors(tmp_path):
     here = hashes(tmp_path / "here", {})
     older = [hashes(tmp_path / processor["OPENBLAS_CORETYPE"], processor) for processor in OLDER]

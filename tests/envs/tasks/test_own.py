@@ -166,6 +166,7 @@ def test_environments_without_a_time_limit_or_a_choice():
         del gym.registry["OwnEndless-v0"], gym.registry["Stuck-v0"]
 
 
+@pytest.mark.slow
 def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypatch, capsys):
     """A recorded Hopper-v5 set under a name of its own, and again under that of Minari's hopper-medium."""
     for name in (minari_sets.ID, "mujoco/hopper/medium-v0"):
