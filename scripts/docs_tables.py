@@ -97,7 +97,7 @@ def claims() -> str:
                 "[a memory of the whole episode](docs/memory.md)",
                 f"a cue of the first step is used {max(map(int, maze['success'])):,} steps later, "
                 f"in {maze['episodes']} of {maze['episodes']} T-mazes with each of {maze['seeds']} seeds",
-                "GRU and minGRU remember it, too; a window of 20 steps does not",
+                "GRU and minGRU remember it, too; a window of 20 steps does not. A cue is one bit",
             ],
             [
                 "[a constant cost per action](docs/speed.md)",
@@ -108,8 +108,8 @@ def claims() -> str:
             [
                 "[fast training](docs/benchmark.md#what-it-costs)",
                 f"{step:.0f} ms per gradient step",
-                f"Decision Transformer {their_step:.0f} ms. One core, bfloat16; neither model is compiled, "
-                "Decision-Aaren's scan is",
+                f"Decision Transformer, of three tokens per step, {their_step:.0f} ms, measured beside other work. One "
+                "core, bfloat16; neither model is compiled, Decision-Aaren's scan is",
             ],
             [
                 "[logs of several controllers](docs/explanation/several-controllers.md)",
@@ -117,10 +117,11 @@ def claims() -> str:
                 f"{hopper['best_controller']}; HalfCheetah {fmean(cheetah['default']):.1f} "
                 f"({spread(cheetah['default'])}), {cheetah['best_controller']}",
                 f"all episodes alike: {spread(hopper['uniform'])}, {spread(cheetah['uniform'])}. The recipe was chosen "
-                f"on these two; cloning the best tenth scores {hopper['clone']}, {cheetah['clone']}",
+                f"on these two. Cloning the best tenth scores {hopper['clone']}, {cheetah['clone']}; Decision "
+                "Transformer with the same draws was not run",
             ],
             [
-                "[one file that runs anywhere](docs/howto/deployment.md#without-pytorch)",
+                "[one file that runs without PyTorch](docs/howto/deployment.md#without-pytorch)",
                 f"C++ {measured('languages')['ms']['act.cpp']:.3f} ms per action, the browser "
                 f"{measured('languages')['ms']['act.mjs with onnxruntime-web']:.3f} ms",
                 "checked against PyTorch over 1,000 steps before it is written; no small board was measured",
@@ -128,7 +129,8 @@ def claims() -> str:
             [
                 "[scores on twelve local datasets](docs/benchmark.md)",
                 f"{score:.1f}; Decision Transformer {theirs:.1f}, 10 % BC {cloned:.1f}",
-                "the lead is made on two Hopper datasets. Measured before good episodes were drawn more often; since "
+                "the lead is made on two Hopper datasets; over Decision Transformer of one token it is within the "
+                "interval. Measured before good episodes were drawn more often; since "
                 f"then {len(run['scores'])} seeds of hopper-medium score {spread(run['scores'])}",
             ],
         ],
