@@ -18,9 +18,9 @@ from ..base.files import sha256
 from .data.columns import Limits, new_array
 from .data.download import fetch, file_url, pin_path, write_pin
 from .data.episodes import Episodes
+from .data.files import SUFFIXES, read_file
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
 from .data.rules import hold
-from .data.sources import SUFFIXES, read_file
 from .local.sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from .simulation.stepping import begin, take
 from .tasks.environment import check_own_name, check_reference, close_env, make_env, own_task

@@ -23,7 +23,7 @@ from policies import save_run
 
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
-from aaren_rl.envs.data.sources import write_hdf5
+from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import HeldOut, action_error
 from aaren_rl.evaluate.play import EpisodePlan, score_policy

@@ -12,6 +12,7 @@ from ..base.files import cache_dir, check_outputs, write_json, writing
 from ..cli import Parser, import_registering, positive, run
 from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, Episodes, LocalTask, Reference, get_task
 from ..envs.data.download import pin_path, verify_pin
+from ..envs.data.files import SUFFIXES, write_hdf5
 from ..envs.data.minari import (
     check_minari_id,
     installed,
@@ -24,7 +25,6 @@ from ..envs.data.minari import (
     split_version,
     write_minari,
 )
-from ..envs.data.sources import SUFFIXES, write_hdf5
 from ..envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, load_one
 from ..envs.local.sets import local_levels
 from .describe import describe, format_description, size_text

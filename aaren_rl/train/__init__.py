@@ -124,7 +124,7 @@ def train_policy(
 def _saved(episodes: Episodes, env: str | None, out: Path) -> dict[str, Any]:
     """The settings of a run on these data, which are saved; a run on the same data finds the file again."""
     from ..base.files import writing
-    from ..envs.data.sources import write_hdf5
+    from ..envs.data.files import write_hdf5
     from ..envs.load import default_name
 
     name = env or default_name(episodes.dataset or "own-data")

@@ -290,7 +290,7 @@ def array(name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = Non
             raise ArgumentError(f"{name}: must be {words}, not {type(value).__name__}") from error
     if shape is not None and found.shape != shape:
         raise ArgumentError(f"{name}: must have shape {shape} for this policy and state, not {found.shape}")
-    return found
+    return found if found.flags.c_contiguous else found.copy()  # PyTorch takes no negative strides
 
 
 def integer(name: str, value: Any, limits: Range) -> int:  # noqa: ANN401

@@ -135,10 +135,10 @@ class Episodes(Sequence[Episode]):
             UsageError: another argument.
             DataError: shapes do not fit, a value is no finite number, or no step ends an episode.
         """
-        from . import sources  # which makes what this module defines
+        from . import files  # which makes what this module defines
 
         steps = {"observations": observations, "actions": actions, "rewards": rewards}
-        return cls(**sources.from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options))
+        return cls(**files.from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options))
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Any], **options: Any) -> "Episodes":  # noqa: ANN401
@@ -154,9 +154,9 @@ class Episodes(Sequence[Episode]):
         Raises:
             DataError: as `from_arrays`, or an end is marked before the last step of a trajectory.
         """
-        from . import sources  # which makes what this module defines
+        from . import files  # which makes what this module defines
 
-        return cls(**sources.from_trajectories(trajectories, **options))
+        return cls(**files.from_trajectories(trajectories, **options))
 
     @classmethod
     def from_frame(cls, frame: Any, **options: Any) -> "Episodes":  # noqa: ANN401
@@ -171,9 +171,9 @@ class Episodes(Sequence[Episode]):
         Raises:
             DataError: as `from_arrays`, or a column of a known name holds no numbers.
         """
-        from . import sources  # which makes what this module defines
+        from . import files  # which makes what this module defines
 
-        return cls(**sources.from_frame(frame, **options))
+        return cls(**files.from_frame(frame, **options))
 
     def __len__(self) -> int:
         return len(self.terminated)

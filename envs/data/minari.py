@@ -30,8 +30,8 @@ from ..tasks.table import D4RLTask, Reference, get_task
 from .columns import Limits
 from .download import write_pin
 from .episodes import Episodes
+from .files import read_file
 from .rules import hold
-from .sources import read_file
 
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"  # where the folder of datasets cannot be written
 _AGAIN = "get the dataset again"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...base.errors import DataError
 from ..data.episodes import Episodes
-from ..data.sources import readable
+from ..data.files import readable
 from ..data.storage import row_blocks
 from ..simulation.rollout import rollout
 from ..tasks.table import D4RLTask, get_task

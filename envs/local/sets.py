@@ -13,7 +13,7 @@ from ...base.errors import DataError, UsageError
 from ...base.files import alone
 from ...base.files import cache_dir as cache_dir
 from ..data.episodes import Episode, Episodes, join
-from ..data.sources import read_file, write_hdf5
+from ..data.files import read_file, write_hdf5
 from ..tasks.table import TASKS, D4RLTask, LocalTask
 from . import cartpole, tmaze
 from .policy import BehaviorPolicy, episodes_of

@@ -246,3 +246,12 @@ def test_bounds_between_two_float32_numbers_are_kept() -> None:
     bounds = torch.tensor([0.3, 0.1, 0.7], dtype=torch.float64)
     middle, half = middle_and_half(-bounds, bounds)
     assert bool((middle == 0).all() and ((bounds - 1e-7 < half.double()) & (half.double() <= bounds)).all())
+
+
+def test_an_observation_may_be_a_view_that_runs_backward() -> None:
+    policy, (observations, rewards) = make("attention", rollout="window", context_length=4), episode(1)
+    turned = np.ascontiguousarray(observations[0][:, ::-1])[:, ::-1]
+    actions = [
+        policy.act(seen, rewards[0], policy.initial_state(len(seen), TARGET))[0] for seen in (observations[0], turned)
+    ]
+    np.testing.assert_array_equal(*actions)

@@ -19,7 +19,7 @@ from aaren_rl.base.errors import DataError, UsageError
 from aaren_rl.collect.command import main as collect
 from aaren_rl.collect.record import Controller, algorithm_of, load_model, load_normalize
 from aaren_rl.envs import Episodes, make_env
-from aaren_rl.envs.data.sources import read_file
+from aaren_rl.envs.data.files import read_file
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
 # above 3.4 ends the episode.

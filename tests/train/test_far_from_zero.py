@@ -13,8 +13,8 @@ from aaren_rl.base.ranges import FAR
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.columns import Column, narrowed, read_observations
 from aaren_rl.envs.data.episodes import is_far, moments
+from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.data.minari import read_minari, write_minari
-from aaren_rl.envs.data.sources import read_file
 from aaren_rl.envs.data.storage import allocate, gather, release
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.train.data.batches import StepData

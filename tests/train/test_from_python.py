@@ -19,7 +19,7 @@ from aaren_rl import load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.episodes import split
-from aaren_rl.envs.data.sources import write_hdf5
+from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.options import main as train
 

@@ -21,7 +21,7 @@ from aaren_rl import Episodes, load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
-from aaren_rl.envs.data.sources import read_file, write_hdf5
+from aaren_rl.envs.data.files import read_file, write_hdf5
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.export.export import main as export

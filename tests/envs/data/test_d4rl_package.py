@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import REFERENCE_RETURNS, TASKS, normalized_score
-from aaren_rl.envs.data.sources import read_file
+from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import d4rl_dataset_dir, d4rl_url
 
 PACKAGE = os.environ.get("AAREN_RL_D4RL_PACKAGE")

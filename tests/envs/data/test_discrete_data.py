@@ -18,8 +18,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, Episodes, UsageError, get_task, load_task, rollout
+from aaren_rl.envs.data.files import read_file, write_hdf5
 from aaren_rl.envs.data.minari import write_minari
-from aaren_rl.envs.data.sources import read_file, write_hdf5
 from aaren_rl.envs.load import sizes
 from aaren_rl.envs.local import cartpole, tmaze
 from aaren_rl.envs.simulation.rollout import Recorder

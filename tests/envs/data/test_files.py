@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, Episodes, UsageError
-from aaren_rl.envs.data.sources import read_file, write_hdf5
+from aaren_rl.envs.data.files import read_file, write_hdf5
 
 N, SEEN, ACTED = 60, 3, 2
 ENDS = np.isin(np.arange(N), [9, 19, 29, 39, 59])

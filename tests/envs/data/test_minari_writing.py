@@ -10,8 +10,8 @@ import pytest
 from minari_sets import ID, small
 
 from aaren_rl.envs import DataError, SimulationError, UsageError
+from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.envs.data.minari import read_minari, write_minari
-from aaren_rl.envs.data.sources import write_hdf5
 
 
 @pytest.mark.faults

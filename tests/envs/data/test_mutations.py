@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.base.errors import AarenRLError
-from aaren_rl.envs.data.sources import read_file
+from aaren_rl.envs.data.files import read_file
 
 N = 120
 RNG = np.random.default_rng(0)

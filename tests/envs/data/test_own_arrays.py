@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from aaren_rl import Episodes
 from aaren_rl.base.errors import AarenRLError
-from aaren_rl.envs.data.sources import read_file
+from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import expand
 
 N = 30

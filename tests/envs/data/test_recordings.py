@@ -15,7 +15,7 @@ from checkout import ROOT
 
 from aaren_rl import Episodes
 from aaren_rl.envs import DataError, UsageError, load_episodes, load_task
-from aaren_rl.envs.data.sources import read_file
+from aaren_rl.envs.data.files import read_file
 
 N = 40
 RNG = np.random.default_rng(0)
