@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from ..base.errors import DataError, SimulationError, UsageError
 from ..base.files import sha256
-from .data.columns import Limits, new_array
+from .data.columns import Limits
 from .data.download import fetch, file_url, pin_path, write_pin
 from .data.episodes import Episodes
 from .data.files import SUFFIXES, read_file
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
 from .data.rules import hold
+from .data.storage import allocate
 from .local.sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from .simulation.stepping import begin, take
 from .tasks.environment import check_own_name, check_reference, close_env, make_env, own_task
@@ -49,7 +50,6 @@ LEAST_LIMIT = 1000  # steps that are played where there is no time limit; or twi
 _RESETS, _PLAYED, _ROWS = 5, 200, 10_000  # first states, steps and rows of data by which units are compared
 _FAR_APART = 30
 _SIZES = ("layout", "observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
-_SAME = ("env_id", "observation_dim", "layout", "action_dim", "n_actions", "action_start", "action_low", "action_high")
 
 
 # What a source means
@@ -222,7 +222,7 @@ def load_task(
     (task, episodes), others = found[0], found[1:]
     for one, (of, part) in zip(sources if others else (), found, strict=False):
         print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
-        for key in _SAME:
+        for key in ("env_id", *_SIZES):
             if (there := getattr(of, key)) != (first := getattr(task, key)):
                 raise DataError(f"{one}: {key} is {there}, that of {sources[0]} is {first}; give one environment's")
     if others:
@@ -338,7 +338,7 @@ def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
         arrays = [getattr(part, key) for part in parts]
         mapped = any(isinstance(array, np.memmap) for array in arrays)
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-        return np.concatenate(arrays, out=new_array(shape, np.result_type(*arrays), mapped))
+        return np.concatenate(arrays, out=allocate(shape, np.result_type(*arrays), mapped))
 
     env_ids = {part.env_id for part in parts}
     return replace(

@@ -1,12 +1,10 @@
-"""What this process may use: cores and memory."""
+"""The cores that this process may use, and their name."""
 
 import os
 import platform
 import re
 from contextlib import suppress
 from pathlib import Path
-
-from .errors import ResourcesError
 
 
 def core_count() -> int:
@@ -36,24 +34,3 @@ def processor_name() -> str:
     file = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: *(.+)", file.read_text() if file.is_file() else "", re.M)
     return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def free_bytes() -> float | None:
-    """Free memory in bytes, swap included; None if unknown."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-        return sum(1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
-    except (OSError, KeyError, ValueError):
-        return None
-
-
-def require_memory(needed: int, what: str, way_out: str) -> None:
-    """Raises ResourcesError where `needed` bytes are not free: Linux grants them, and kills the process that uses them.
-
-    `what` ("the model") takes them; `way_out` ends the message.
-    """
-    free = free_bytes()
-    if free is not None and needed > free:
-        raise ResourcesError(
-            f"out of memory ({what} takes at least {needed / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free); {way_out}"
-        )

@@ -11,7 +11,7 @@ from ..base.errors import UsageError
 from ..base.files import cache_dir, check_outputs, write_json, writing
 from ..cli import Parser, import_registering, positive, run
 from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, Episodes, LocalTask, Reference, get_task
-from ..envs.data.download import pin_path, verify_pin
+from ..envs.data.download import pin_path
 from ..envs.data.files import SUFFIXES, write_hdf5
 from ..envs.data.minari import (
     check_minari_id,
@@ -167,7 +167,7 @@ def _verify(arguments: argparse.Namespace) -> Iterable[str]:
         for kind, path in places.items():
             try:
                 episodes, _ = _load(name, kind, arguments)
-                pin = "as pinned" if verify_pin(path) else "not pinned"
+                pin = "as pinned" if pin_path(path).is_file() else "not pinned"
                 yield f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}"
             except DataError as error:
                 yield f"error: {error}"

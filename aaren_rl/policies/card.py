@@ -9,9 +9,9 @@ from typing import Any
 
 from ..base.json_dataclass import read
 from ..base.ranges import RETURN
-from ..envs.tasks.environment import is_plain_argument, is_safe_name
+from ..envs.tasks.environment import is_safe_name
 from ..envs.tasks.spaces import checked_layout, flat_size
-from ..envs.tasks.table import Task
+from ..envs.tasks.table import Task, is_plain_argument
 from .names import AUTO, DRAWN
 
 LEAST = 1e-37  # a float32 that is no denormal number

@@ -324,18 +324,13 @@ def read_observations(
         _fill([*zip(places, trees, cuts, keep, strict=True)], out, layout)
         return out
 
-    found = fill(new_array((rows, width), np.float32, mapped))
+    found = fill(allocate((rows, width), np.float32, mapped))
     stored = np.result_type(*(column.data.dtype for tree in trees for column in columns_of(tree)))
     if np.can_cast(stored, np.float32) or not (far := is_far(*moments(found))).any():
         return found
     first = fill(np.empty((min(rows, _FIRST_ROWS), width)))[:, far]
     ranges = np.ptp(found[:, far], axis=0).any() or np.ptp(first, axis=0).any()
-    return fill(new_array((rows, width), np.float64, mapped)) if ranges else found  # constant columns stay float32
-
-
-def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.NDArray[Any]:
-    """An array to fill, in memory or mapped from the disk."""
-    return allocate(shape, dtype, mapped) if mapped else np.empty(shape, dtype)
+    return fill(allocate((rows, width), np.float64, mapped)) if ranges else found  # constant columns stay float32
 
 
 def _fill(

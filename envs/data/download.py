@@ -103,7 +103,7 @@ def _receive(url: str, part: Path, by_hand: str, progress: bool) -> None:
 
 def pin_path(path: Path) -> Path:
     """Where the SHA-256 of a file is kept: `FILE.sha256`, beside it."""
-    return path.with_name(f"{path.name}.sha256")
+    return Path(f"{path}.sha256")  # also where a path has no name, as "." has none
 
 
 def write_pin(path: Path, digest: str) -> None:

@@ -23,7 +23,7 @@ USUAL = 0.05, 0.95
 HALVINGS = 60  # of the interval in which the width of the ramp is searched
 
 
-def draw_weights(returns: Weights, lengths: npt.NDArray[np.int64], draws: str, share: float) -> Weights:
+def draw_weights(returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], draws: str, share: float) -> Weights:
     """A weight in [0, 1] for each episode, (E,), in proportion to which it is drawn.
 
     "return": the weight rises linearly from 0 at some return to 1 at the highest. That return is chosen so that the

@@ -20,7 +20,7 @@ _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
 # A column whose spread is below this share of its size, or below the last number, holds rounding noise, not a signal.
 _NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 _LEAST_STD = 1e-12
-_BLOCK_ROWS, _AT_ONCE = 65536, 8192  # rows that are read at once, and of a temporary copy
+_AT_ONCE = 8192  # rows of a temporary copy
 
 
 class Statistics(NamedTuple):
@@ -315,20 +315,15 @@ def moments(
 
     `weights` (N,), of the rows taken, tell how much each counts; None: all the same.
     """
-    count = len(values) if rows is None else len(rows)
-    weights = np.ones(count) if weights is None else weights
+    weights = np.ones(len(values) if rows is None else len(rows)) if weights is None else weights
     sums = [np.zeros(values.shape[1]), np.zeros(values.shape[1])]
     mean = np.zeros(values.shape[1])
     for power in (1, 2):
         start = 0
-        for first in range(0, count, _BLOCK_ROWS):
-            at = slice(first, min(first + _BLOCK_ROWS, count))
-            block = values[at] if rows is None else gather(values, rows[at])
+        for block in blocks(values, rows):
             for part in np.array_split(block, -(-len(block) // _AT_ONCE)):
                 sums[power - 1] += weights[start : start + len(part)] @ (part - mean) ** power
                 start += len(part)
-            if isinstance(values, np.memmap):
-                release(values)
         mean = sums[0] / weights.sum()
     return mean, np.sqrt(sums[1] / weights.sum())
 

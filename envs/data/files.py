@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,10 +65,9 @@ def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
         ResourcesError: parquet needs pyarrow, which is not installed.
     """
     path, held, notes = Path(path), Limits(**limits), list[str]()
-    if path.with_name(f"{path.name}.sha256").is_file():
-        verify_pin(path)
     labels: dict[str, Any] = {"path": str(path), "dataset": dataset or path.stem}
     with readable(path):
+        verify_pin(path)
         kind = _kind(path)
         if kind != "hdf5":
             read = _npz if kind == "npz" else _frame
@@ -128,21 +127,33 @@ def _kind(path: Path) -> str:
     return "hdf5"
 
 
-def _npz(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
-    wanted = {*MEANING, *(name for of in held.names.values() for name in np.atleast_1d(of))}
-    columns = dict[str, Tree]()
-    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        for name in archive.files:
-            try:
-                columns[name] = column_of(archive[name], f"{path}:{name}")
-            except (DataError, ValueError) as error:
-                if name in wanted:
-                    pickled = "Python objects, which are pickled and may run code"
-                    raise DataError(
-                        f"{path}:{name} holds {pickled if type(error) is ValueError else error}; {CONVERT}"
-                    ) from error
-                columns[name] = {}  # not read, but named where a column is missing
+def _read_each(names: Iterable[Any], read: Callable[[Any], Tree], chosen: Mapping[str, Any]) -> dict[str, Tree]:
+    """The columns of these names; one that cannot be read is {}, which is not looked at, but messages have its name.
+
+    DataError: it is one of a known name, or of those `chosen` by the user.
+    """
+    known, columns = {*MEANING, *(name for of in chosen.values() for name in np.atleast_1d(of))}, dict[str, Tree]()
+    for name in names:
+        try:
+            columns[str(name)] = read(name)
+        except DataError:
+            if str(name) in known:
+                raise
+            columns[str(name)] = {}
     return columns
+
+
+def _npz(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
+    def read(name: str) -> Column:
+        try:
+            return column_of(archive[name], f"{path}:{name}")
+        except ValueError as error:
+            raise DataError(
+                f"{path}:{name} holds Python objects, which are pickled and may run code; {CONVERT}"
+            ) from error
+
+    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        return _read_each(archive.files, read, held.names)
 
 
 def _frame(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
@@ -181,15 +192,10 @@ def _episode_groups(parent: h5py.Group) -> list[h5py.Group]:
 
 
 def _table(group: h5py.Group) -> Table:
-    place, columns = place_of(group).rstrip(":"), dict[str, Tree]()
-    for name in sorted(group):
-        try:
-            columns[name] = read_tree(group, name) if not name.startswith(UNUSED) else {}
-        except DataError:
-            if name in MEANING:
-                raise
-            columns[name] = {}  # it is not looked at, but the message has its name
-    return Table(place, columns)
+    def read(name: str) -> Tree:
+        return {} if name.startswith(UNUSED) else read_tree(group, name)
+
+    return Table(place_of(group).rstrip(":"), _read_each(sorted(group), read, {}))
 
 
 def read_tree(parent: h5py.Group, name: str, depth: int = _DEPTH) -> Tree:
@@ -273,15 +279,6 @@ def _text(file: h5py.File, name: str) -> str | None:
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     # It ends up in messages.
     return "".join(c for c in " ".join(value.split()) if c.isprintable())[:200] if isinstance(value, str) else None
-
-
-def read_env_id(path: Path) -> str | None:
-    """The environment that a file names, if any; raises DataError if it cannot be read."""
-    with readable(path):
-        if _kind(path) != "hdf5":
-            return None
-        with h5py.File(path, "r", locking="best-effort") as file:
-            return _text(file, "env_id")
 
 
 def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[str, str | int | float]) -> None:
@@ -380,19 +377,15 @@ def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:  # noqa: ANN401
 
 
 def _given(place: str, columns: Mapping[str, Any]) -> Table:
-    read: dict[str, Tree] = {}
     rewards = next((columns[name] for name in NAMES["rewards"] if name in columns), None)
     steps = len(rewards) if isinstance(rewards, Sized) else 0
-    for name, value in columns.items():
-        here = f"{place}:{name}" if place else str(name)
-        try:
-            if value is not None:
-                read[str(name)] = _tree(value, here, steps) if name in NAMES[OBSERVATIONS] else column_of(value, here)
-        except DataError:
-            if name in MEANING:
-                raise
-            read[str(name)] = {}  # it is not looked at, but the message has its name
-    return Table(place or "columns", read)
+
+    def read(name: Any) -> Tree:  # noqa: ANN401
+        value, here = columns[name], f"{place}:{name}" if place else str(name)
+        return _tree(value, here, steps) if name in NAMES[OBSERVATIONS] else column_of(value, here)
+
+    given = [name for name, value in columns.items() if value is not None]
+    return Table(place or "columns", _read_each(given, read, {}))
 
 
 def _tree(value: Any, place: str, steps: int, depth: int = _DEPTH) -> Tree:  # noqa: ANN401  whatever the user has
@@ -464,17 +457,13 @@ def _frame_columns(frame: Any, place: str, names: Mapping[str, Any], notes: list
 
     DataError: one of a known name is no numbers.
     """
-    known = {*MEANING, *(name for of in names.values() for name in np.atleast_1d(of))}
-    columns: dict[str, Tree] = {}
-    for name in map(str, frame.columns):
-        try:
-            if isinstance(frame[name], type(frame)):
-                raise DataError(f"{place}{name} is there twice; rename one")
-            columns[name] = column_of(frame[name], f"{place}{name}")
-        except DataError as error:
-            if name in known:
-                raise DataError(f"{place}{name} holds no numbers ({one_line(error, 80)})") from error
-            columns[name] = {}
+
+    def read(name: Any) -> Column:  # noqa: ANN401  whatever labels a frame has
+        if isinstance(frame[name], type(frame)):
+            raise DataError(f"{place}{name} is there twice; rename one")
+        return column_of(frame[name], f"{place}{name}")
+
+    columns = _read_each(frame.columns, read, names)
     if odd := [name for name, column in columns.items() if not isinstance(column, Column)]:
         notes.append(f"left out columns that are no numbers: {', '.join(odd[:20])}")
     return columns

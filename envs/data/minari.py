@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError, one_line
 from ...base.files import alone, sha256, sync, writing
-from ..tasks.environment import close_env, entry_point_name, is_plain_argument, make_env
+from ..tasks.environment import close_env, entry_point_name, make_env
 from ..tasks.spaces import Layout, checked_layout, flat_size, is_vector
-from ..tasks.table import D4RLTask, Reference, get_task
+from ..tasks.table import D4RLTask, Reference, get_task, is_plain_argument
 from .columns import Limits
 from .download import write_pin
 from .episodes import Episodes

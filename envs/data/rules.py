@@ -27,11 +27,10 @@ from .columns import (
     apart,
     columns_of,
     named,
-    new_array,
     read_finite,
     read_observations,
 )
-from .storage import has_room
+from .storage import allocate, has_room
 
 _ENDS = ("terminated", "truncated", "done", "last", "behind", "goes_on")
 _WHOLE = {"truncated", "done", "last", "behind"}  # one of these marks the ends that the environment did not make
@@ -110,7 +109,7 @@ def _read(
     if mapped:
         notes.append("observations and actions are mapped from the disk")
     rewards = np.empty(total, np.float32)
-    actions = new_array((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
+    actions = allocate((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
     read_finite([part.rewards for part in parts], rewards, kept)
     read_finite([part.actions for part in parts], actions, kept)
     places = (
@@ -546,36 +545,27 @@ def hold(path: str, steps: dict[str, npt.NDArray[Any]], limits: Limits, notes: l
             raise DataError(
                 f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task it was made for"
             )
-    if limits.n_actions is not None:
-        hold_to_choices(path, actions, limits.n_actions, limits.action_start)
-    elif actions.ndim > 1:
-        hold_to_bounds(path, actions, (limits.action_low, limits.action_high), limits.clip_actions, notes)
+    if actions.ndim > 1 or limits.n_actions is not None:
+        _hold_actions(path, actions, limits, notes)
 
 
-def hold_to_choices(path: object, actions: npt.NDArray[np.int64], n_actions: int, start: int) -> None:
-    """Raises DataError if an action is not one of the `n_actions` from `start` on; the message has the first one."""
-    odd = np.flatnonzero((actions < start) | (actions >= start + n_actions))
-    if odd.size:
-        raise DataError(
-            f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
-            f"{start + n_actions - 1}; choose the environment it was recorded on, or renumber its actions"
-        )
-
-
-def hold_to_bounds(
-    path: object,
-    actions: npt.NDArray[np.float32],
-    bounds: tuple[npt.ArrayLike, npt.ArrayLike],
-    clip: bool,
-    notes: list[str],
-) -> None:
-    """Raises DataError where actions (N, A) are out of bounds, (A,); with `clip` changes them in place and notes it."""
-    low, high = (np.asarray(bound, dtype=np.float32) for bound in bounds)
+def _hold_actions(path: str, actions: npt.NDArray[Any], limits: Limits, notes: list[str]) -> None:
+    """Raises DataError where an action, (N, A) or (N,), is out of bounds or no choice; `clip_actions` changes it."""
+    if (n := limits.n_actions) is not None:
+        start = limits.action_start
+        odd = np.flatnonzero((actions < start) | (actions >= start + n))
+        if odd.size:
+            raise DataError(
+                f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
+                f"{start + n - 1}; choose the environment it was recorded on, or renumber its actions"
+            )
+        return
+    low, high = (np.asarray(bound, dtype=np.float32) for bound in (limits.action_low, limits.action_high))
     least, most = actions.min(axis=0), actions.max(axis=0)
     if np.all(least >= low) and np.all(most <= high):
         return
     found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
-    if not clip:
+    if not limits.clip_actions:
         raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
     np.clip(actions, low, high, out=actions)
     notes.append(f"clipped actions from {found} to {allowed}")

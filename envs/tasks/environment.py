@@ -14,7 +14,6 @@ from ...base.errors import SimulationError, UsageError, one_line
 from . import memory as memory  # registers the built-in environments
 from .spaces import Layout, flat_size, is_vector, layout_of
 from .table import Reference, Task, find_task, unversioned
-from .table import is_plain_argument as is_plain_argument
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -188,7 +188,7 @@ _REACHER = LocalTask(
     target_returns=(-2.6,),
     action_low=(-1.0, -1.0),
     action_high=(1.0, 1.0),
-    # Means of 200 episodes; a slow test in tests/envs/memory/test_reacher.py measures both.
+    # Means of 200 episodes; a slow test in tests/envs/local/test_reacher.py measures both.
     reference=Reference("random actions 0, the controller that sees the target 100", -245.0, -2.6),
     dataset="reacher-recall",
     policy="a controller that sees the target, with noise on its torques",

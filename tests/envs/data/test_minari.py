@@ -17,7 +17,7 @@ from minari_sets import ID, refused, small
 from aaren_rl.envs import DataError, UsageError, make_env
 from aaren_rl.envs.data.download import write_pin
 from aaren_rl.envs.data.minari import read_minari, read_spec, write_minari
-from aaren_rl.envs.tasks.environment import is_plain_argument
+from aaren_rl.envs.tasks.table import is_plain_argument
 
 
 @pytest.mark.faults
