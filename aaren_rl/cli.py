@@ -163,9 +163,8 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         names = self.SIGNALS if threading.current_thread() is threading.main_thread() else ()
         numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]  # Windows has the first two
-        hung_up = getattr(signal, "SIGHUP", None)
-        if hung_up is not None and signal.getsignal(hung_up) is signal.SIG_IGN and hung_up in numbers:
-            numbers.remove(hung_up)  # nohup
+        # The others may have handlers of the caller, or be ignored, as by nohup.
+        numbers[2:] = [number for number in numbers[2:] if signal.getsignal(number) is signal.SIG_DFL]
         self._old = {number: signal.signal(number, self._note) for number in numbers}
         return self
 

@@ -39,11 +39,15 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
     bug in the package itself. With `debug` the error is raised, with its traceback.
     """
-    if not debug:  # a thread's error, as on a full disk, is the command's, too
-        threading.excepthook = lambda _: None
+    failed: list[threading.ExceptHookArgs] = []
+    print_traceback = threading.excepthook
+    if not debug:  # a thread's error, as TensorBoard's on a full disk, is the command's
+        threading.excepthook = failed.append
     try:
         code = command()
         sys.stdout.flush()
+        if failed and failed[0].exc_value is not None:
+            raise failed[0].exc_value
         return code
     except BrokenPipeError:  # the reader of the output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
@@ -58,6 +62,8 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
         if not isinstance(error, PeerError):
             print(f"error: {message}", file=sys.stderr)
         return code
+    finally:
+        threading.excepthook = print_traceback
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -155,7 +155,12 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         old = fresh.with_suffix(".old")
         if target.exists():
             os.replace(target, old)
-        os.replace(fresh, target)
+        try:
+            os.replace(fresh, target)
+        except BaseException:
+            if old.exists():
+                os.replace(old, target)
+            raise
         shutil.rmtree(old, ignore_errors=True)
         sync(target.parent)
     finally:

@@ -31,7 +31,7 @@ from ..base.json_dataclass import read
 from ..base.ranges import GPUS
 from ..base.system import core_count
 from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
-from ..train.config import Request, differences, read_config, settings_of
+from ..train.config import Request, UniqueKeys, differences, read_config, settings_of
 from ..train.folder import holds_training, is_finished, read_metrics
 from ..train.options import make_parser, make_request
 
@@ -117,7 +117,7 @@ def read_grid(name: str) -> Grid:
             text = resources.files(f"aaren_rl.configs.{name}").joinpath("table1.yaml").read_text(encoding="utf-8")
         else:
             text = read_small(Path(name))
-        return read(Grid, yaml.safe_load(text))
+        return read(Grid, yaml.load(text, UniqueKeys))
     except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
         what = "a grid has preset, envs, agents, seeds and, where wanted, agent_seeds, settings and data"
         raise UsageError(f"{name}: {one_line(error, 2000)}; {what}") from error

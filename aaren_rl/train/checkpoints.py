@@ -10,17 +10,15 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
-from ..base.errors import CheckpointError, DamagedCheckpointError, DataError, one_line
+from ..base.errors import CheckpointError, DamagedCheckpointError, one_line
 from ..base.files import write_whole
 from .folder import checkpoint_files
-
-T = TypeVar("T")
 
 KEPT = 2  # the last checkpoints of a run
 
@@ -48,11 +46,11 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
         old.unlink()
 
 
-def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Checkpoint], T]) -> T | None:
-    """The result of `read` for the newest intact checkpoint; None if there is no checkpoint.
+def newest_whole(parent: Path, needed: Mapping[str, type]) -> Checkpoint | None:
+    """The newest intact checkpoint; None if there is no checkpoint.
 
     A line on standard error names each damaged checkpoint that is skipped. `needed` are the states that a checkpoint
-    must hold, name -> type; `read` raises DataError if other files of the checkpoint are damaged.
+    must hold, name -> type.
 
     Raises:
         CheckpointError: all are damaged, or the newest intact one cannot be resumed from.
@@ -60,8 +58,8 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Check
     problems: list[str] = []
     for file in reversed(checkpoint_files(parent)):
         try:
-            found = read(_read(file, needed))
-        except (DamagedCheckpointError, DataError) as error:
+            found = _read(file, needed)
+        except DamagedCheckpointError as error:
             problems.append(str(error))
         else:
             for problem in problems:

@@ -294,23 +294,26 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     """
     try:
         given: dict[str, Any] = {}
-        tree = yaml.load(read_small(Path(file)), _UniqueKeys)
+        tree = yaml.load(read_small(Path(file)), UniqueKeys)
         if not isinstance(tree, dict):
             raise ValueError("settings must be in sections, as in the config.yaml of a run")
         for section, value in tree.items():
-            of_section = {section: value} if section in RUN else dict(value)
-            for name in of_section:
-                if section not in RUN and SETTINGS.get(name, ("",))[0] != section:
-                    raise UsageError(f"{section}: unknown key {name}")
-            given |= of_section
+            if section in RUN:
+                given[section] = value
+                continue
+            if section not in SECTIONS or not isinstance(value, dict):
+                raise UsageError(f"{section}: not a section with settings; sections are {', '.join(SECTIONS)}")
+            if unknown := [name for name in value if SETTINGS.get(name, ("",))[0] != section]:
+                raise UsageError(f"{section}: unknown key {unknown[0]}")
+            given |= value
         found = settings_of(build_config(given))  # checks all types; 1e-3, a text in YAML, becomes a number
-    # YAML numbers and dates can raise ValueError too; a section that is no mapping, TypeError.
+    # YAML numbers and dates can raise ValueError too, a key that cannot be one TypeError.
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError, UsageError) as error:
         raise UsageError(f"--config {file}: {one_line(error, 300)}") from error
     return {name: found[name] for name in given}
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class UniqueKeys(yaml.SafeLoader):
     """Refuses a key that stands twice in a mapping, of which YAML takes the last without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -356,6 +359,8 @@ class Request:
             for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
                 check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
             check_limits(self)
+            if self.on_log is not None and not callable(self.on_log):
+                raise ValueError(f"on_log: {self.on_log!r} is not a function")
         except ValueError as error:
             raise UsageError(str(error)) from error
 

@@ -109,7 +109,9 @@ class Ranks:
         if self.size == 1 or chosen.type != "cuda":
             return chosen
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)), torch.cuda.device_count()
-        if chosen.index is not None or here > gpus:
+        if chosen.index is not None:
+            raise UsageError(f"--device {chosen}: {here} processes need a GPU each; use --device cuda")
+        if here > gpus:
             raise UsageError(
                 f"--device {chosen}: {here} processes need a GPU each, and there are {gpus}; use --device cpu"
             )

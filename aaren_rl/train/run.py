@@ -89,14 +89,16 @@ def config_to_resume(folder: RunFolder, request: Request) -> RunConfig:
     Raises CheckpointError if other requested settings differ, unless nothing was saved yet.
     """
     folder.require_run()
-    path, preset = folder.path, request.preset
-    given = {**(preset_settings(preset, request.config.agent) if preset != "default" else {}), **request.given}
+    path, preset, given = folder.path, request.preset, request.given
+    if preset != "default":
+        made = settings_of(request.config)
+        given = {**{name: made[name] for name in preset_settings(preset, request.config.agent)}, **given}
     of_run = settings_of(read_config(path / "config.yaml"))
     if not holds_training(path):
         if differing := "; ".join(differences(of_run, given)):
             print(f"{path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
         return build_config({**of_run, **given})
-    if given.get("updates", 0) > of_run["updates"]:  # resuming may extend a run
+    if request.given.get("updates", 0) > of_run["updates"]:  # resuming may extend a run
         of_run["updates"] = given["updates"]
     if "source" in request.typed and given["source"] != of_run["source"]:  # the checkpoint tells whose
         print(f"{path}: the data are {given['source']} from now on, no longer {of_run['source']}", file=sys.stderr)
@@ -346,7 +348,7 @@ class Run:
 
         Raises CheckpointError if the run was trained on other data or with other settings until then.
         """
-        checkpoint = find_checkpoint(self.path / "checkpoints")
+        checkpoint = newest_whole(self.path / "checkpoints", STATES)
         if checkpoint is None:
             print("no checkpoint yet: starting over", file=sys.stderr)
             return None
@@ -395,8 +397,3 @@ class Run:
             best = self.best.headline_words if self.task.env_id else f"{self.headline} {self.best.headline_words}"
             print(f"best of the evaluations: {best} after {self.best.updates} gradient steps")
         print(f"policy: {self.path / 'policy'}")
-
-
-def find_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest intact checkpoint of a run, or None before its first. Raises the errors of `newest_whole`."""
-    return newest_whole(folder, STATES, lambda found: found)

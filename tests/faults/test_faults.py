@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -31,12 +32,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from aaren_rl.base import files, system
 from aaren_rl.base.entry import run_command
+from aaren_rl.cli import StopRequest
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import trainer as training_module
+from aaren_rl.train.checkpoints import newest_whole
 from aaren_rl.train.folder import RunFolder, read_metrics
 from aaren_rl.train.options import main as train
-from aaren_rl.train.run import find_checkpoint
 from aaren_rl.train.trainer import Trainer
 
 
@@ -89,7 +91,8 @@ def evaluated(half: Path, the_error: Callable[[], str]) -> Refused:
     def with_card(code: int, **changes: object) -> str:
         file = folder(half) / "policy" / "config.json"
         shutil.rmtree(folder(half) / "policy_best")
-        file.write_text(json.dumps({**json.loads(file.read_text()), "sha256": {}, **changes}))
+        unsigned = {"sha256": {}, "card_sha256": None}
+        file.write_text(json.dumps({**json.loads(file.read_text()), **unsigned, **changes}))
         assert evaluate([str(folder(half)), "--episodes", "1"]) == code
         return the_error()
 
@@ -112,10 +115,10 @@ from aaren_rl.base import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
 from aaren_rl.train.checkpoints import add_checkpoint
-from aaren_rl.train.run import find_checkpoint
+from aaren_rl.train.checkpoints import newest_whole
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])
-card, old = read_card(source), find_checkpoint(source / "checkpoints")
+card, old = read_card(source), newest_whole(source / "checkpoints", {})
 
 def save(run, update):
     add_checkpoint(run / "checkpoints", update, old.progress, old.states)
@@ -149,7 +152,7 @@ while True:
     status = os.waitpid(child, 0)[1]
     if not (run / "policy").exists():
         files.clear_leftovers(run)  # what the next start of the run does
-    seen.append([find_checkpoint(run / "checkpoints").number, read_card(run).updates])
+    seen.append([newest_whole(run / "checkpoints", {}).number, read_card(run).updates])
     load_policy(run)
     for parent in (run, run / "checkpoints"):
         files.clear_leftovers(parent)
@@ -162,7 +165,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.faults
-def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_path: Path) -> None:
     """Before every write, fsync, rename and removal, by which the next step is reached or not."""
     command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(folder(finished)), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -193,7 +196,7 @@ sys.exit(run_command(command))
 
 @pytest.mark.faults
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
+def test_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for after in ("caught\n", ""):
@@ -207,7 +210,7 @@ def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
 
 
 @pytest.mark.faults
-def test_16_ctrl_c_before_the_first_update(
+def test_ctrl_c_before_the_first_update(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("aaren_rl.train.run.load_data", Mock(side_effect=KeyboardInterrupt))
@@ -216,7 +219,7 @@ def test_16_ctrl_c_before_the_first_update(
 
 
 @pytest.mark.faults
-def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refused: Refused) -> None:
+def test_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refused: Refused) -> None:
     run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -224,7 +227,7 @@ def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refu
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in run.rglob(".*") if path.name != ".lock"] == []
-    assert find_checkpoint(run / "checkpoints").number == 10 and read_card(run).updates == 20
+    assert newest_whole(run / "checkpoints", {}).number == 10 and read_card(run).updates == 20
     assert train([*arguments(hopper_file, half), "--resume"]) == 0
 
 
@@ -237,7 +240,7 @@ def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refu
         (lambda states: states["optimizer"]["state"][0].update(exp_avg=torch.zeros(7)), "does not fit this run"),
     ],
 )
-def test_19_a_checkpoint_without_a_state_is_refused(
+def test_a_checkpoint_without_a_state_is_refused(
     half: Path, refused: Refused, change: Callable[..., object], message: str
 ) -> None:
     change_trainer(half, change)
@@ -245,7 +248,7 @@ def test_19_a_checkpoint_without_a_state_is_refused(
 
 
 @pytest.mark.faults
-def test_45_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
+def test_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
     run = folder(half)
     before = {file: file.read_bytes() for file in (run / "policy").iterdir()}
     (run / "checkpoints" / "00000010.pt").rename(run / "checkpoints" / "00000010.pt.bak")
@@ -254,7 +257,7 @@ def test_45_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refu
 
 
 @pytest.mark.faults
-def test_46_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
     """The file was replaced: by one with other rewards, and by one with every episode twice."""
     known = shutil.copy(hopper_file, tmp_path / "known.hdf5")
     with h5py.File(known) as file:
@@ -282,18 +285,18 @@ def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
 
 
 @pytest.mark.faults
-def test_21_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     nan_at(monkeypatch, 3)
     said = "loss or gradient is not finite at gradient step 13; the last good checkpoint is kept in"
     assert said in refused(6)
-    last = find_checkpoint(folder(half) / "checkpoints")
+    last = newest_whole(folder(half) / "checkpoints", {})
     assert last.number == 10 and all(bool(tensor.isfinite().all()) for tensor in last.states["raw"].values())
     assert read_card(folder(half)).updates == 20  # of before: none was made of NaN
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("error", [None, MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory")])
-def test_22_out_of_memory_names_the_batch_size(
+def test_out_of_memory_names_the_batch_size(
     half: Path, hopper_file: Path, monkeypatch: pytest.MonkeyPatch, the_error: Callable[[], str], error: Any
 ) -> None:
     """A batch that no machine holds, and what NumPy and a GPU would raise."""
@@ -319,13 +322,13 @@ def flip(file: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("damage", [cut, flip])
-def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
+def test_a_corrupt_checkpoint_is_passed_over_with_a_line(
     finished: Path, half: Path, refused: Refused, capsys: pytest.CaptureFixture[str], damage: Callable[..., None]
 ) -> None:
     checkpoints = folder(half) / "checkpoints"
     last = shutil.copy(folder(finished) / "checkpoints" / "00000020.pt", checkpoints)
     damage(Path(last))
-    assert find_checkpoint(checkpoints).number == 10
+    assert newest_whole(checkpoints, {}).number == 10
     note = capsys.readouterr().err
     assert note.startswith(f"note: {checkpoints / '00000020'}") and "from the last intact checkpoint, 00000010" in note
     damage(checkpoints / "00000010.pt")
@@ -337,7 +340,7 @@ def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
 @pytest.mark.parametrize(
     ("name", "damage"), [("config.json", cut), ("model.safetensors", cut), ("model.safetensors", flip)]
 )
-def test_23_of_a_corrupt_policy_the_best_one_still_plays(
+def test_of_a_corrupt_policy_the_best_one_still_plays(
     half: Path, the_error: Callable[[], str], name: str, damage: Callable[..., None]
 ) -> None:
     run = folder(half)
@@ -348,7 +351,7 @@ def test_23_of_a_corrupt_policy_the_best_one_still_plays(
 
 
 @pytest.mark.faults
-def test_26_a_policy_that_gives_nan(half: Path, evaluated: Refused) -> None:
+def test_a_policy_that_gives_nan(half: Path, evaluated: Refused) -> None:
     file = folder(half) / "policy" / "model.safetensors"
     weights = load_file(file)
     weights["head.weight"][0, 0] = torch.nan
@@ -367,7 +370,7 @@ class Evil:
 
 
 @pytest.mark.faults
-def test_33_a_pickle_is_not_executed(half: Path, refused: Refused, evaluated: Refused) -> None:
+def test_a_pickle_is_not_executed(half: Path, refused: Refused, evaluated: Refused) -> None:
     file, mark = folder(half) / "policy" / "model.safetensors", half / "executed"
     change_trainer(half, lambda states: states.update(torch=Evil(mark)))
     assert "holds more than tensors, nothing was executed" in refused(4)
@@ -398,7 +401,7 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model", {"observation_dim": 11, "action_dim": 3, "width": 10**9, "heads": 1}, 4),
     ],
 )
-def test_34_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, value: object, code: int) -> None:
+def test_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, value: object, code: int) -> None:
     assert evaluated(code, **{key: value}).isprintable() and not evil.exists()
 
 
@@ -411,7 +414,7 @@ def test_34_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, val
         ("agent: decision-aaren", "agent: !!python/object/apply:importlib.import_module [evil_module]"),
     ],
 )
-def test_34_35_a_configuration_names_no_code(half: Path, evil: Path, refused: Refused, before: str, after: str) -> None:
+def test_a_configuration_names_no_code(half: Path, evil: Path, refused: Refused, before: str, after: str) -> None:
     file = folder(half) / "config.yaml"
     assert before in file.read_text()
     file.write_text(file.read_text().replace(before, after))
@@ -426,7 +429,7 @@ def test_a_configuration_that_changed_since_the_checkpoint_is_refused(half: Path
 
 
 @pytest.mark.faults
-def test_43_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) -> None:
+def test_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
     pipe = subprocess.PIPE
     both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
@@ -440,7 +443,7 @@ def test_43_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kept", [["00000010.pt"], []])
-def test_44_tensorboard_shows_no_step_twice(hopper_file: Path, finished: Path, tmp_path: Path, kept: list[str]) -> None:
+def test_tensorboard_shows_no_step_twice(hopper_file: Path, finished: Path, tmp_path: Path, kept: list[str]) -> None:
     """Both evaluations were logged; the run goes on from the first, or from nothing."""
     shutil.copytree(finished, tmp_path / "run")
     run = folder(tmp_path / "run")
@@ -474,6 +477,49 @@ def test_a_file_system_without_locks_or_syncs_goes_on(
         files.write_folder(tmp_path / "run" / "policy", lambda fresh: (fresh / "a").touch())
     notes = capsys.readouterr().err
     assert "does not lock files" in notes and "does not sync" in notes and notes.count("note: ") == 2
+
+
+def test_a_folder_that_cannot_be_renamed_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write_folder(tmp_path / "policy", lambda fresh: (fresh / "old").touch())
+    rename = os.replace
+
+    def refuse(source: Path, target: Path) -> None:
+        if source.suffix == ".tmp":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError):
+        files.write_folder(tmp_path / "policy", lambda fresh: (fresh / "new").touch())
+    assert [path.name for path in tmp_path.rglob("*")] == ["policy", "old"]
+
+
+def test_an_error_in_a_thread_is_the_commands(the_error: Callable[[], str]) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def command() -> int:
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        return 0
+
+    hook = threading.excepthook
+    assert run_command(command) == 7 and "No space left" in the_error()
+    assert threading.excepthook is hook
+
+
+def test_a_callers_handler_of_a_signal_stays() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        own = signal.getsignal(signal.SIGUSR1)
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert stop.signal is None and signal.getsignal(signal.SIGUSR1) is own
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal == signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.slow

@@ -78,7 +78,9 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{model: {width: 3}}", "model: unknown key width"),
+        ("{model: {width: 3}}", "model: not a section with settings"),
+        ("{model: {}}", "model: not a section with settings"),
+        ("{data: }", "data: not a section with settings"),
         ("{seed: 1, seed: 2}", "key seed stands twice"),
         ("{network: {updates: 3}}", "network: unknown key updates"),
         ("{network: {width: '3'}}", "network.width: '3' is not int"),
@@ -173,6 +175,7 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
         ("data: {y: {}}", "data: y is not one of tmaze"),
         ("sets: 3", "a grid has preset, envs"),
         ("data: [", "grid.yaml: while parsing"),
+        ("agents: [bc, bc]\nagents: [bc]", "key agents stands twice"),
     ],
 )
 def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_path: Path) -> None:

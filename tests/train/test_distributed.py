@@ -19,10 +19,10 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 from aaren_rl.base.errors import UsageError
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train import ranks
+from aaren_rl.train.checkpoints import newest_whole
 from aaren_rl.train.data.batches import part
 from aaren_rl.train.data.sampling import TbpttSampler
 from aaren_rl.train.options import main as train
-from aaren_rl.train.run import find_checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -90,7 +90,7 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: P
     two(arguments(hopper_file, tmp_path / "cut", *dropout))
     (folder(tmp_path / "cut") / "checkpoints" / "00000020.pt").unlink()
     two(arguments(hopper_file, tmp_path / "cut", *dropout, "--resume"))
-    a, b = (find_checkpoint(folder(tmp_path / out) / "checkpoints") for out in ("whole", "cut"))
+    a, b = (newest_whole(folder(tmp_path / out) / "checkpoints", {}) for out in ("whole", "cut"))
     assert a.number == b.number == 20
     for name in a.states["raw"]:
         assert torch.equal(a.states["raw"][name], b.states["raw"][name]), name
@@ -112,7 +112,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.count("--resume continues from here") == 1
-    assert find_checkpoint(folder(tmp_path) / "checkpoints").number >= 50
+    assert newest_whole(folder(tmp_path) / "checkpoints", {}).number >= 50
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
         ({"device": None}, "device: None is not str"),
         ({"agent": ["bc"]}, "agent: .* is not str"),
         ({"env": 5}, "env: 5 is not str"),
+        ({"on_log": 3}, "on_log: 3 is not a function"),
     ],
     ids=repr,
 )
@@ -117,6 +118,16 @@ def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     trained = {name: tensor for name, tensor in weights(long).items() if not name.startswith("max_return_estimate")}
     assert len(trained) > 10 and all(torch.equal(weights(path)[name], tensor) for name, tensor in trained.items())
     assert [record["update"] for record in records(path) if "eval/mean_return" in record] == [4, 8]
+
+
+def test_a_run_of_a_preset_with_settings_from_a_policy_goes_on(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+    """The policy's settings override the preset's when it starts, so they do when it resumes."""
+    kept = {name: SMALL[name] for name in SMALL.keys() - {"width", "layers", "heads", "dropout"}}
+    asked = {**kept, "source": str(hopper_file), "out": tmp_path, "preset": "paper", "start_from": str(small)}
+    path = train_policy(**{**asked, "updates": 2}).folder
+    assert yaml.safe_load((path / "config.yaml").read_text())["network"]["width"] == 16
+    train_policy(**{**asked, "updates": 3}, resume=True)
+    assert [record["update"] for record in records(path) if "eval/mean_return" in record] == [2, 3]
 
 
 def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) -> None:

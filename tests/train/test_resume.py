@@ -20,11 +20,10 @@ from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep.sweep import is_done, request_run
 from aaren_rl.train import evaluation
 from aaren_rl.train import run as run_module
-from aaren_rl.train.checkpoints import KEPT, add_checkpoint
+from aaren_rl.train.checkpoints import KEPT, add_checkpoint, newest_whole
 from aaren_rl.train.config import read_config, settings_of
 from aaren_rl.train.folder import checkpoint_files
 from aaren_rl.train.options import main as train
-from aaren_rl.train.run import find_checkpoint
 from aaren_rl.train.trainer import Trainer
 
 
@@ -44,7 +43,7 @@ def everything(run: Path) -> dict[str, Any]:
     """All values of a run's last checkpoint, metrics and policies by their names, without what the clock decides."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     files = {str(file.relative_to(run)): file.read_bytes() for file in run.glob("policy*/*.safetensors")}
-    saved = find_checkpoint(run / "checkpoints")
+    saved = newest_whole(run / "checkpoints", {})
     trees = saved.states | {"number": saved.number, "progress": saved.progress, "metrics": metrics}
     return files | {key: value for name, tree in trees.items() for key, value in leaves(name, tree).items()}
 
@@ -72,7 +71,7 @@ def leaves(name: str, tree: Any) -> dict[str, Any]:
         pytest.param("decision-transformer", "mixed", marks=pytest.mark.slow),
     ],
 )
-def test_18_a_killed_run_ends_as_if_it_had_not_been(
+def test_a_killed_run_ends_as_if_it_had_not_been(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, context: str
 ) -> None:
     more = ["--agent", agent, "--context", context, "--rollout", "recurrent" if context != "window" else "window"]
@@ -89,7 +88,7 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
         patch.setattr(Trainer, "step", killed)
         train(cut)
     run = folder(tmp_path / "cut", agent)
-    assert find_checkpoint(run / "checkpoints").number == 10
+    assert newest_whole(run / "checkpoints", {}).number == 10
     assert {"raw.head.weight", "metrics"} <= set(differences(folder(tmp_path / "whole", agent), run))
     torch.manual_seed(1234)  # whatever the process has drawn before
     assert train([*cut, "--resume"]) == 0
@@ -98,7 +97,7 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
 
 @pytest.mark.defect(1)
 @pytest.mark.faults
-def test_24_an_evaluation_that_fails_costs_no_updates(
+def test_an_evaluation_that_fails_costs_no_updates(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
@@ -115,7 +114,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
         patch.setattr(evaluation, "score_policy", failing)
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
-    saved = find_checkpoint(run / "checkpoints")
+    saved = newest_whole(run / "checkpoints", {})
     assert saved.number == 20 and saved.progress["last"]["updates"] == 10
 
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))
@@ -177,7 +176,7 @@ def test_resuming_before_the_first_save_keeps_what_is_not_given(
     hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, run = arguments(hopper_file, tmp_path, "--learning-rate", "1e30", "--optimizer", "adamw"), folder(tmp_path)
-    assert train(command) == 6 and find_checkpoint(run / "checkpoints") is None
+    assert train(command) == 6 and newest_whole(run / "checkpoints", {}) is None
     before = read_config(run / "config.yaml")
     given = ["--env", "hopper-medium", "--learning-rate", "1e-3", "--threads", "1", "--out", str(tmp_path), "--resume"]
     assert train(given) == 0

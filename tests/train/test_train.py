@@ -19,10 +19,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from aaren_rl import load_policy
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
+from aaren_rl.train.checkpoints import newest_whole
 from aaren_rl.train.config import read_config
 from aaren_rl.train.folder import RunFolder
 from aaren_rl.train.options import main as train
-from aaren_rl.train.run import find_checkpoint
 from aaren_rl.train.trainer import Trainer
 
 TRAINED = ("decision-aaren", "decision-transformer", "decision-aaren-rsa")
@@ -163,7 +163,7 @@ def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: si
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code and "--resume continues from here" in errors
-    assert find_checkpoint(folder(tmp_path) / "checkpoints").number >= 50
+    assert newest_whole(folder(tmp_path) / "checkpoints", {}).number >= 50
 
 
 @pytest.mark.parametrize("agent", TRAINED[:2])
@@ -184,7 +184,7 @@ def test_every_rollout_of_every_agent(
 
 
 @pytest.mark.faults
-def test_27_an_environment_of_other_sizes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_of_other_sizes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate([str(folder(trained)), "--env-id", "Walker2d-v4"]) == 4
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "hopper-medium with 11 observations and 3 actions, Walker2d-v4 has (17,)" in error
