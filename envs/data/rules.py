@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import DataError, one_line
-from ..tasks.spaces import Layout, is_vector
+from ..tasks.spaces import Layout, is_image, is_vector
 from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from .columns import (
     ACTIONS,
@@ -162,7 +162,7 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
             and (limits.layout is None or is_vector(limits.layout))
         ):
             raise DataError(f"{column.place} are integers; store them one-hot, as FlattenObservation gives them")
-        if len(column.shape) == 4 and column.data.dtype == np.uint8:
+        if is_image(column.shape[1:], column.data.dtype):
             raise DataError(
                 f"{column.place} has shape {column.shape} of uint8, which are images; policies take vectors of "
                 "numbers: store features of the images instead"

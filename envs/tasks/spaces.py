@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Layout: TypeAlias = Mapping[str, Any]
 
 MOST = 2**20  # numbers of an observation: beyond, one-hot vectors are a mistake
+_GRID = (
+    2**10
+)  # numbers of uint8 with three axes: up to here a grid of symbols, such as MiniGrid's 7 x 7 x 3, else an image
 _DEPTH = 16
 _DESCRIBE = "describe it as Minari's serialize_space does"
 _INDEX = re.compile(r"_index_(\d+)")  # Minari's name for a part of a tuple
@@ -68,7 +71,7 @@ def _checked(tree: object, depth: int) -> Layout:
         return {"type": kind, "subspaces": [_checked(part, depth - 1) for part in parts]}
     if kind == "Box":
         shape = _counts(tree.get("shape"))
-        if len(shape) == 3 and tree.get("dtype") == "uint8":
+        if is_image(shape, tree.get("dtype")):
             raise ValueError(
                 f"are images (uint8 of shape {tuple(shape)}), for which the models have no encoder; encode them as "
                 "vectors of features, or wrap the environment in gymnasium.wrappers.FlattenObservation where they are "
@@ -81,8 +84,8 @@ def _checked(tree: object, depth: int) -> Layout:
     if kind in ("Discrete", "MultiDiscrete"):
         return _choices(kind, tree)
     raise ValueError(
-        f"are {str(kind)[:40]}, which has no fixed size as a vector; wrap the environment in "
-        "gymnasium.wrappers.TransformObservation, with a function that makes a vector"
+        f"are {str(kind)[:40]}, which has no fixed size as a vector; leave it out by --observation-keys, or wrap "
+        "the environment in gymnasium.wrappers.TransformObservation, with a function that makes a vector"
     )
 
 
@@ -111,6 +114,11 @@ def flat_size(layout: Layout) -> int:
     if kind == "MultiDiscrete":
         return int(np.sum(layout["nvec"]))
     return math.prod(layout["shape"] if kind == "Box" else layout["n"] if kind == "MultiBinary" else [layout["n"]])
+
+
+def is_image(shape: Sequence[int], dtype: object) -> bool:
+    """Whether an observation of this shape and NumPy `dtype`, or its name, is an image rather than a small grid."""
+    return len(shape) == 3 and dtype == "uint8" and math.prod(shape) > _GRID
 
 
 def is_vector(layout: Layout) -> bool:

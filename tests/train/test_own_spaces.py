@@ -11,7 +11,7 @@ import h5py
 import minari_sets
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from policies import onnx_policy_of
 
 from aaren_rl.envs import load_task
@@ -101,3 +101,61 @@ def test_minaris_evaluation_environment_is_played(file: Path, tmp_path: Path) ->
     assert (task.env_id, task.env_kwargs["price"]) == ("Rooms-v0", 100.0)
     assert "evaluated in the dataset's eval_env_spec, Rooms-v0(price=100.0)" in read.notes
     assert load_task("rooms", "minari:mine/rooms-v0", env_id="Rooms-v0")[0].env_kwargs == {"max_episode_steps": 1000}
+
+
+GRID = Dict(image=Box(0, 255, (7, 7, 3), np.uint8), direction=Discrete(4), mission=Text(9))  # as MiniGrid's
+
+
+class Symbols(Rooms):
+    """Four actions; an episode of nine steps. Observations are those of benchmarks of memory."""
+
+    action_space = Discrete(4)
+
+    def __init__(self, space: str) -> None:
+        super().__init__()
+        tree = {
+            "Discrete": Discrete(4),
+            "Tuple": Tuple([Discrete(2), Discrete(4)]),
+            "MultiDiscrete": MultiDiscrete([2, 3]),
+        }
+        self.observation_space = (tree | {"Dict": GRID})[space]
+
+
+@pytest.mark.parametrize(("space", "size"), [("Discrete", 4), ("Tuple", 6), ("MultiDiscrete", 5), ("Dict", 151)])
+def test_symbols_and_small_grids_are_read_and_played(space: str, size: int, tmp_path: Path) -> None:
+    """A grid of 7 x 7 x 3 is no image; a text beside it is left out by the keys of the others."""
+    gym.register("Symbols-v0", Symbols, disable_env_checker=True)
+    try:
+        env, rng = gym.make("Symbols-v0", space=space), np.random.default_rng(0)
+        seen = [env.reset(seed=seed)[0] for seed in range(45)]
+        keys: dict[str, Any] = {"observation_keys": ["direction", "image"]} if space == "Dict" else {}
+        with h5py.File(tmp_path / "symbols.hdf5", "w") as made:
+            if space == "Dict":
+                for key in keys["observation_keys"]:
+                    made[f"observations/{key}"] = np.stack([one[key] for one in seen])
+            elif space == "Tuple":
+                for i in range(2):
+                    made[f"observations/_index_{i}"] = np.array([one[i] for one in seen])
+            else:
+                made["observations"] = np.stack(seen)
+            made["actions"], made["rewards"] = rng.integers(4, size=45), np.ones(45)
+            made["terminals"] = np.arange(45) % 9 == 8
+        source, how = str(tmp_path / "symbols.hdf5"), {"env_id": "Symbols-v0", "env_kwargs": {"space": space}, **keys}
+        policy = train_policy("symbols", source=source, out=tmp_path, **how, **SMALL).policy
+        parts = {key: seen[0][key] for key in keys["observation_keys"]} if keys else seen[0]
+        observed = (
+            gym.spaces.Dict({key: GRID[key] for key in ("image", "direction")}) if keys else env.observation_space
+        )
+        flat = gym.spaces.flatten(observed, parts)[None]
+        assert policy.card.model["observation_dim"] == size == flat.shape[1]
+        batch = (
+            {key: part[None] for key, part in parts.items()}
+            if keys
+            else [parts]
+            if space == "Tuple"
+            else np.array([parts])
+        )
+        acts = [policy.logits(one, np.zeros(1), policy.initial_state(1, 9.0))[0] for one in (flat, batch)]
+        np.testing.assert_array_equal(*acts)
+    finally:
+        del gym.registry["Symbols-v0"]

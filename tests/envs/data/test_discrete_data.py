@@ -55,7 +55,7 @@ SEEN: dict[str, gym.Space[Any]] = {
     "MultiDiscrete": MultiDiscrete([3, 1]),
     "Dict": Dict({"a": Discrete(2)}),
     "Tuple": Tuple((Discrete(2), Box(-1, 1, (2,)))),
-    "Image": Box(0, 255, (8, 8, 3), np.uint8),
+    "Image": Box(0, 255, (32, 32, 3), np.uint8),
     "Table": Box(0, 1, (3, 3)),
 }
 ACTED: dict[str, gym.Space[Any]] = {

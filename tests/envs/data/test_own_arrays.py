@@ -141,7 +141,7 @@ COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "no steps": ({key: value[:0] for key, value in good().items()}, "at least one step"),
     "no columns": ({"observations": SEEN[:, :0]}, "(30, 0)"),
     "matrices as actions": ({"actions": np.zeros((N, 2, 3))}, "(30, 2, 3)"),
-    "images": ({"observations": np.zeros((N, 8, 8, 3), np.uint8)}, "images"),
+    "images": ({"observations": np.zeros((N, 32, 32, 3), np.uint8)}, "images"),
     "integers as observations": ({"observations": np.arange(N)}, "one-hot"),
     "NaN reward": ({"rewards": at(7, np.nan)}, "step 7"),
     "NaN observation": ({"observations": at((4, 1), np.nan, SEEN)}, "step 4, column 1"),

@@ -31,6 +31,7 @@ SPACES = {
     "binary": spaces.MultiBinary([2, 3]),
     "axes": spaces.Box(-1, 1, (2, 3, 4)),
     "vector": spaces.Box(-1, 1, (4,)),
+    "grid": spaces.Box(0, 255, (32, 32, 1), np.uint8),
 }
 
 
@@ -107,7 +108,7 @@ def test_what_is_wrong_with_data_is_told(space, tree, message):
     ("space", "message"),
     [
         (spaces.Box(0, 255, (84, 84, 3), np.uint8), "are images (uint8 of shape (84, 84, 3))"),
-        (spaces.Dict(camera=spaces.Box(0, 255, (4, 4, 1), np.uint8)), "no encoder"),
+        (spaces.Dict(camera=spaces.Box(0, 255, (32, 33, 1), np.uint8)), "no encoder"),
         (spaces.Text(5), "are Text, which has no fixed size"),
         (spaces.Sequence(spaces.Discrete(2)), "are Sequence"),
         (spaces.Discrete(10**9), "1,000,000,000 numbers when flattened"),
