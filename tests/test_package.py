@@ -74,13 +74,11 @@ def test_the_extra_all_is_every_extra_for_users():
     assert named == set(extras) - {"all", "bench", "docs", "test", "dev"}
 
 
-@pytest.mark.defect(31)
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"aaren-rl {metadata.version('aaren-rl')}\n"
 
 
-@pytest.mark.defect(31)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -98,7 +96,6 @@ def test_a_typing_error_is_told_what_is_near(given: str, message: str, capsys: p
     assert code == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.defect(31)
 def test_a_command_may_be_called_as_its_module(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("import_weights", "import-weights"):
         with pytest.raises(SystemExit) as left:
@@ -115,7 +112,6 @@ def test_a_terminal_of_ascii_shows_other_letters_escaped(monkeypatch: pytest.Mon
     assert shown.getvalue().endswith(rb"donn\xe9es" + b"\n")
 
 
-@pytest.mark.defect(22)
 def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
     """Of a module that is imported early, and in a user's hands the signal comes."""
     (tmp_path / "tqdm.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
@@ -128,7 +124,6 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.defect(33)
 def test_a_typing_error_does_not_wait_for_torch() -> None:
     modules = ", ".join(map(module_of, ("train", "compare", "sweep")))
     parsed = "aaren_rl.train.options.make_parser()"

@@ -106,7 +106,6 @@ def test_staggered_is_forward_over_a_recent_stretch(mixer: str, context_length: 
     assert len(set(ages[context_length:])) == half  # it does move, so that the check above is not of one age
 
 
-@pytest.mark.defect(5)
 @every_rollout
 @pytest.mark.parametrize("convert", [Tensor.double, np.asarray, Tensor.tolist])
 @torch.no_grad()
@@ -135,8 +134,6 @@ def with_nan(name: str, *at: int) -> np.ndarray:
     return value
 
 
-@pytest.mark.defect(6)
-@pytest.mark.defect(7)
 @every_rollout
 @pytest.mark.parametrize(
     ("name", "value", "message"),
@@ -161,7 +158,6 @@ def test_an_argument_of_another_shape_or_not_finite_is_named(
         policy.act(given["observation"], given["reward"], state)
 
 
-@pytest.mark.defect(6)
 @every_rollout
 def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
     state = make(rollout=rollout).initial_state(3, TARGET)
@@ -174,7 +170,6 @@ def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
         make(rollout=rollout).act(ZEROS["observation"], ZEROS["reward"], state._replace(memory=[[0.0]]))
 
 
-@pytest.mark.defect(11)
 @pytest.mark.parametrize(
     "target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1)), "much", "auto", ["auto", 1.0]], ids=repr
 )

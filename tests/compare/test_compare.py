@@ -69,7 +69,6 @@ def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.defect(10)
 def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
     """Two files, the second under its own name, and a preset among the settings of train."""
     settings = f"{SMALL} --preset paper --eval-every 2 --ref-min-score 0 --ref-max-score 150"

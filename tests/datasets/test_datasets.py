@@ -115,7 +115,6 @@ def test_info_numbers(folder, capsys):
     assert lengths == ["length", "1", "2.2", "7", "19.5", "37.5", "55.5", "60", "25"]
 
 
-@pytest.mark.defect(25)
 def test_info_of_every_source(folder, capsys):
     write_hdf5(folder / "mine.hdf5", episodes(scale=3.0), {})
     write_hdf5(folder / "fits.hdf5", episodes(), {})
@@ -154,7 +153,6 @@ def test_36_names_that_are_none(folder, name, command, capsys):
     assert files(folder) == before and not (folder / "minari").exists()
 
 
-@pytest.mark.defect(26)
 def test_2_options_that_do_not_fit(folder, capsys):
     (folder / "numbers").mkdir()
     for command, parts in (

@@ -47,7 +47,6 @@ def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
     assert not any(str(data.parent).encode() in file.read_bytes() for file in saved.iterdir())
 
 
-@pytest.mark.defect(27)
 def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     (score,) = json.loads(scores_file.read_text())
     card = ModelCard.load(saved / "README.md")

@@ -191,7 +191,6 @@ OWN = "{preset: default, envs: [mine], agents: [bc], seeds: [0], data: {mine: {e
 settings: {width: 16, layers: 1, heads: 2, updates: 1, warmup_updates: 1, steps_per_update: 20, final_episodes: 1}}"
 
 
-@pytest.mark.defect(10)
 def test_an_environment_of_ones_own(hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """With a module that registers it; the grid names no code. The same line again finds it finished."""
     (tmp_path / "swept.py").write_text(ENVIRONMENT)

@@ -52,7 +52,6 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str, tmp_path: Pa
     assert {**parts.get("all", {}), **parts.get(agent, {})}.items() <= settings_of(config).items()
 
 
-@pytest.mark.defect(2)
 @pytest.mark.parametrize(
     ("given", "acts_with"),
     [
@@ -132,7 +131,6 @@ def test_a_number_that_cannot_be_is_refused_by_its_option(
     assert left.value.code == 2 and message in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.defect(28)
 @pytest.mark.parametrize(
     ("given", "k", "optimizer"),
     [([], "40", "muon"), (["--agent", "decision-transformer"], "20", "muon"), (["--preset", "paper"], "40", "adamw")],
@@ -189,7 +187,6 @@ def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_pat
 SMALLEST = {"envs": ["hopper-medium"], "agents": ["bc"], "seeds": [0], "agent_seeds": {}, "data": {}}
 
 
-@pytest.mark.defect(10)
 def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     """As data of one's own come before the settings of all."""
     (tmp_path / "grid.yaml").write_text(

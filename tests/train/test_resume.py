@@ -95,7 +95,6 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     assert differences(folder(tmp_path / "whole", agent), run) == []
 
 
-@pytest.mark.defect(1)
 @pytest.mark.faults
 def test_an_evaluation_that_fails_costs_no_updates(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -102,7 +102,6 @@ def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pyt
 
 
 @pytest.mark.faults
-@pytest.mark.defect(4)
 @pytest.mark.parametrize("more", [[], ["--resume"]])
 def test_a_folder_in_which_nothing_was_saved_does_not_block(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
@@ -139,7 +138,6 @@ def test_bad_input_is_one_line_and_a_code(
     assert len(errors) == 1 and message in errors[0]
 
 
-@pytest.mark.defect(33)
 def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Path) -> None:
     wrong = [*arguments(hopper_file, tmp_path / "deep" / "runs"), "--source", "/nowhere/x.hdf5"]
     assert train(wrong) == 3 and train([*wrong, "--resume"]) == 2

@@ -116,7 +116,6 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
     assert score["normalized_score_mean"] == pytest.approx(expected)
 
 
-@pytest.mark.defect(24)
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -152,7 +151,6 @@ class Stuck(gym.Env):
     action_space = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32))
 
 
-@pytest.mark.defect(15)
 def test_environments_without_a_time_limit_or_a_choice():
     gym.register("OwnEndless-v0", "gymnasium.envs.classic_control:PendulumEnv")
     gym.register("Stuck-v0", Stuck, max_episode_steps=10, disable_env_checker=True)  # which warns of it
@@ -198,7 +196,6 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
         load_task("mine", mine, max_episode_steps=longest - 1)
 
 
-@pytest.mark.defect(15)
 def test_returns_that_are_too_large_are_the_datas(pendulum, tmp_path, capsys):
     large = tmp_path / "large.hdf5"
     shutil.copy(pendulum, large)
@@ -220,7 +217,6 @@ RECALL = SCRIPT.replace('"Hopper-v4"', '"aaren_rl/Reacher-Recall-v0"')
 IMPORTED = "import os, aaren_rl.envs.tasks.memory.reacher; print(os.environ['MUJOCO_GL'])"
 
 
-@pytest.mark.defect(9)
 @pytest.mark.parametrize("script", [SCRIPT, RECALL, IMPORTED])
 def test_simulation_runs_without_the_renderer_that_is_chosen(script):
     """It cannot be imported here; the variable stays for whoever draws."""
