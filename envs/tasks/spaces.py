@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 Layout: TypeAlias = Mapping[str, Any]
 
 MOST = 2**20  # numbers of an observation: beyond, one-hot vectors are a mistake
-_GRID = (
-    2**10
-)  # numbers of uint8 with three axes: up to here a grid of symbols, such as MiniGrid's 7 x 7 x 3, else an image
+# Numbers of uint8 with three axes: up to here they are a grid of symbols, such as MiniGrid's 7 x 7 x 3, else an image.
+_GRID = 2**10
 _DEPTH = 16
 _DESCRIBE = "describe it as Minari's serialize_space does"
 _INDEX = re.compile(r"_index_(\d+)")  # Minari's name for a part of a tuple
