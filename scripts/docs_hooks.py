@@ -1,10 +1,9 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
 The API and the commands are those of docs_reference.py. In a page, `<!-- help: train -->` becomes the command's --help,
-`<!-- file: examples/x.py -->` that file,
-`<!-- benchmark: scan -->` what `scripts/bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
-of it is drawn, and formulas between dollars become MathML. What stands between `<!-- repository -->` and
-`<!-- /repository -->` is for readers of the repository, where nothing is filled in: the site leaves it out.
+`<!-- file: examples/x.py -->` that file, and formulas between dollars become MathML. What stands between
+`<!-- repository -->` and `<!-- /repository -->` is for readers of the repository, where nothing is filled in: the site
+leaves it out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import os
 import re
 import shutil
 import tempfile
-import textwrap
 import tomllib
 from pathlib import Path
 from unittest import mock
@@ -35,7 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
 _FILE = re.compile(r"<!-- file: (examples/(\w+\.(py|cpp|mjs))) -->")
 _LANGUAGES = {"py": "python", "cpp": "cpp", "mjs": "javascript"}
-_BENCHMARK = re.compile(r"<!-- benchmark: (\w+) -->")
 _REPOSITORY = re.compile(r"<!-- repository -->.*?<!-- /repository -->\n*", re.DOTALL)
 _IMAGE = re.compile(r"<img (?![^>]*loading=)")
 _FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
@@ -54,7 +51,6 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     markdown = docs_reference.fill(_REPOSITORY.sub("", markdown))
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
     markdown = _FILE.sub(lambda found: f'```{_LANGUAGES[found[3]]} title="{found[2]}"\n{_text(found[1])}```', markdown)
-    markdown = _BENCHMARK.sub(lambda found: _benchmark(found[1]), markdown)
     formulas: list[str] = []
 
     def take(found: re.Match[str]) -> str:
@@ -103,10 +99,3 @@ def _help(command: str) -> str:
     if not printed.getvalue().startswith("usage: "):
         raise PluginError(f"{command} --help: {printed.getvalue()}")
     return printed.getvalue()
-
-
-def _benchmark(name: str) -> str:
-    printed = f"```text\n{_text(f'benchmarks/{name}.txt')}```"
-    if not (ROOT / "docs" / "benchmarks" / f"{name}.svg").is_file():
-        return printed
-    return f'??? quote "Printed"\n\n{textwrap.indent(printed, "    ")}'

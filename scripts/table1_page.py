@@ -15,7 +15,8 @@ from docs_dark import adapt
 from docs_tables import fill, table
 from scipy.stats import spearmanr
 from table1_cells import CLONED, MINGRU, NO_GATE, ONE_TOKEN, OURS, THEIRS, Made, of, read, variants
-from table1_figures import figures
+from table1_figures import forest
+from table1_statistics import differences, error_difference_over_tasks, error_differences
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.files import write_text
@@ -23,10 +24,7 @@ from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.statistics import (
     Pair,
     aggregate,
-    differences,
     group,
-    imitation_difference_over_tasks,
-    imitation_differences,
     improvements,
     summarize,
 )
@@ -47,7 +45,7 @@ STEPS = (
 
 
 def write(docs: Path, grid: Grid) -> int:
-    """Write the parts of the page, and the figures. Returns the exit code."""
+    """Write the parts of the page, and its figure. Returns the exit code."""
     with variants():
         cells, made = read(docs, grid)
         if not cells:
@@ -63,9 +61,9 @@ def write(docs: Path, grid: Grid) -> int:
         for page in (docs / name for name in PAGES):
             write_text(page, fill(page.read_text(encoding="utf-8"), parts))
         with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
-            for name, figure in figures(cells).items():
-                figure.savefig(file := docs / "results" / "table1" / f"{name}.svg", metadata={"Date": None})
-                write_text(file, adapt(file.read_text(encoding="utf-8")))
+            file = docs / "results" / "table1" / "forest.svg"
+            forest(of(cells, *MAIN)).savefig(file, metadata={"Date": None})
+            write_text(file, adapt(file.read_text(encoding="utf-8")))
     return 0
 
 
@@ -96,7 +94,7 @@ def answer(cells: Sequence[Cell]) -> str:
     if len(first[2]) > 2:
         text += f" {made_on(first[2], THEIRS)} {made_on(second[2], CLONED)}"
     if told := lower_and_higher(cells, OURS, THEIRS):
-        error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
+        error = error_difference_over_tasks(cells, OURS, THEIRS).difference
         text += f" Its held-out action MSE minus {label(THEIRS)}'s is {interval(error, 4)} on average; {told} datasets."
     return textwrap.fill(text, 120, break_on_hyphens=False)
 
@@ -111,7 +109,7 @@ def made_on(by_env: dict[str, Estimate], other: str) -> str:
 
 def lower_and_higher(cells: Sequence[Cell], first: str, second: str) -> str:
     """On how many datasets the first one's held-out error is below and above the second's: intervals without 0."""
-    ends = [found.difference.interval for found in imitation_differences(of(cells, first, second))]
+    ends = [found.difference.interval for found in error_differences(of(cells, first, second))]
     lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
     return f"lower on {lower}, higher on {higher} of {len(ends)}" if ends else ""
 

@@ -66,7 +66,7 @@ def compare(arguments: argparse.Namespace) -> int:
     from .figures import figures
     from .measure import Evaluation, gather, measured_on
     from .report import format_comparison, write_board, write_report
-    from .statistics import imitation, imitation_differences
+    from .statistics import imitation
 
     import_registering(arguments.register)
     jobs = _jobs(arguments)
@@ -87,10 +87,8 @@ def compare(arguments: argparse.Namespace) -> int:
         "date": datetime.now().astimezone().isoformat(" ", "minutes"),
         **measured_on(),
     }
-    differences = imitation_differences(cells)
-    errors: dict[str, Sequence[object]] = {"imitation": imitation(cells), "imitation_differences": differences}
     out: Path = arguments.out
-    write_results(out / "results.json", cells, settings, errors)
+    write_results(out / "results.json", cells, settings, {"imitation": imitation(cells)})
     drawn = figures(cells)
     write_board(out, cells, drawn, write_report(out, cells, settings, drawn))
     print(f"\n{format_comparison(cells)}\n\nreport: {out / 'report.md'}")

@@ -16,18 +16,15 @@ from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 from ..base.files import write_folder, write_text
-from ..envs.tasks.table import is_d4rl_scale
 from ..evaluate.tables import interval, markdown, memory, number
 from ..policies.names import MARKS, label, listed
 from .cells import Cell
-from .published import PUBLISHED, published
 from .statistics import (
     MIN_SEEDS,
     RESAMPLES,
     aggregate,
     group,
     imitation,
-    imitation_differences,
     improvements,
     rows_of,
     summarize,
@@ -47,9 +44,9 @@ Scores are those of the last gradient step. The column *best* has the weights th
 episodes that did not choose them. *sd*: standard deviation over training seeds. *IQM*: interquartile mean, without the
 lowest and the highest quarter of the runs. In brackets: 95% intervals by a stratified bootstrap over training seeds
 ({RESAMPLES:,} resamples), given from {MIN_SEEDS} seeds on; of three seeds, they reach from the worst to the best.
-Intervals of held-out errors are over episodes, of their differences over seeds and episodes. The probability of
-improvement is that a run of the one agent scores above a run of the other: Mann and Whitney's U over the number of
-pairs, a tie counting half. Only scores on D4RL's own files, marked D4RL, are D4RL results."""
+Intervals of held-out errors are over episodes. The probability of improvement is that a run of the one agent scores
+above a run of the other: Mann and Whitney's U over the number of pairs, a tie counting half. Only scores on D4RL's own
+files, marked D4RL, are D4RL results."""
 
 
 def scores(cells: Sequence[Cell]) -> list[Table]:
@@ -73,31 +70,13 @@ def scores(cells: Sequence[Cell]) -> list[Table]:
     ]
 
 
-def errors(cells: Sequence[Cell]) -> list[Table]:
-    """Held-out errors, and their differences episode by episode."""
+def errors(cells: Sequence[Cell]) -> Table:
+    """Held-out errors."""
     rows = []
     for i in imitation(cells):
         more = interval(i.above_floor, 4) if i.accuracy is None else f"accuracy {i.accuracy:.3f}"
         rows.append([i.env, label(i.agent), i.measure, interval(i.error, 4), more, f"{i.episodes:,}"])
-    differences = [
-        [str(d.env), f"{label(d.first)} minus {label(d.second)}", d.measure, interval(d.difference, 4), listed(d.seeds)]
-        for d in imitation_differences(cells)
-    ]
-    return [
-        ("Held-out error", ["task", "agent", "measure", "error [95%]", "excess MSE [95%]", "episodes"], rows),
-        ("Difference of held-out errors", ["task", "error of", "measure", "difference [95%]", "seeds"], differences),
-    ]
-
-
-def theirs(cells: Sequence[Cell]) -> Table:
-    """Published scores. Only beside scores on D4RL's scale: of other references, 0 and 100 stand for something else."""
-    rows = [
-        [env, label(agent), source, f"{found.mean:g}" + (f" ± {found.std:g}" if found.std else "")]
-        for env, agent, runs in rows_of(cells)
-        if is_d4rl_scale(runs[0].last.reference)
-        for source, found in published(env, agent).items()
-    ]
-    return "Published scores, on D4RL's data", ["task", "agent", "source", "score"], rows
+    return "Held-out error", ["task", "agent", "measure", "error [95%]", "excess MSE [95%]", "episodes"], rows
 
 
 def cost(cells: Sequence[Cell]) -> Table:
@@ -140,12 +119,10 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any], 
                 figure.savefig(fresh / f"{name}.svg", metadata={"Date": None})
 
     tasks = listed(group(cells))
-    found = {source for cell in cells for source in published(cell.env, cell.agent)}
     parts = [f"# Comparison on {escaped(tasks)}", *(f"![{name}](figures/{name}.svg)" for name in drawn)]
-    tables = [*scores(cells), *errors(cells), theirs(cells), cost(cells), runs(cells)]
+    tables = [*scores(cells), errors(cells), cost(cells), runs(cells)]
     parts += [f"## {title}\n\n{markdown(heads, rows, escaped)}" for title, heads, rows in tables if rows]
-    parts += [NOTES, *(f"{source}: {text}." for source, text in PUBLISHED.items() if source in found)]
-    parts += data_returns(cells)
+    parts += [NOTES, *data_returns(cells)]
     parts += ["## Settings", *(f"    {' '.join(f'{name}: {value}'.split())}" for name, value in settings.items())]
     write_folder(out / "figures", draw)
     write_text(out / "report.md", text := "\n\n".join(parts) + "\n")
@@ -154,7 +131,7 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any], 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
     """The scores and held-out errors as text, for the end of the command."""
-    tables = [table for table in (*scores(cells), *errors(cells)) if table[2]]
+    tables = [table for table in (*scores(cells), errors(cells)) if table[2]]
     return "\n\n".join([*(f"{title}\n{markdown(heads, rows)}" for title, heads, rows in tables), *data_returns(cells)])
 
 

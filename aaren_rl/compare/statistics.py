@@ -1,10 +1,8 @@
 """Statistics over training seeds, with intervals that claim no more than so few seeds can tell.
 
-Of scores, and of the imitation of held-out episodes: scores of two seeds differ by tens of points where their action
-errors differ by a percent, so the latter tells agents apart with few seeds.
-
-Means, stratified bootstrap and probability of improvement are those of Agarwal et al. 2021, "Deep
-Reinforcement Learning at the Edge of the Statistical Precipice"; they are tested against its library, rliable.
+Of scores, and of the error on held-out episodes. Means, stratified bootstrap and probability of improvement are those
+of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"; they are tested against
+its library, rliable.
 """
 
 import math
@@ -16,18 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from ..evaluate.scores import ActionError, Estimate, bootstrap
+from ..evaluate.scores import ActionError, Estimate, bootstrap, episodes_mean
 from ..policies.names import AGENTS
 from .cells import Cell
 
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[..., Floats]  # of strata, (..., N) each
-Errors = dict[int, Floats]  # by training seed: of every episode its steps' sum and their number, (E, 2)
 
 RESAMPLES = 10_000
 # Resampled, two scores have only three means, and one has a single one: an interval would show nothing but the scores.
 MIN_SEEDS = 3
-SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, other episodes the third
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ def summarize(cells: Sequence[Cell]) -> list[Summary]:
 def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
     """Every agent over the tasks that all agents have normalized scores of; nothing where those are fewer than two."""
     envs, by_agent = shared_scores(cells)
-    means = _mean_of_means, _interquartile_mean
+    means = mean_of_means, _interquartile_mean
     return [
         Aggregate(agent, tuple(envs), sum(map(len, scores)), *(_estimate(mean, scores) for mean in means))
         for agent, scores in by_agent.items()
@@ -116,15 +112,9 @@ def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
     ]
 
 
-def differences(cells: Sequence[Cell]) -> list[Pair]:
-    """The first agent's mean normalized score minus the second's, by task and over all; above 0 the first is better."""
-    normalized = [cell for cell in cells if cell.last.normalized_score_mean is not None]
-    return _pairs(normalized, _mean_difference)
-
-
 def improvements(cells: Sequence[Cell]) -> list[Pair]:
     """How probable it is that a run of the first agent scores above one of the second, by task, then over them."""
-    return _pairs(cells, _superiority)
+    return compared(cells, _superiority)
 
 
 def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
@@ -134,11 +124,14 @@ def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floa
     return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
 
 
-def _pairs(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
+def compared(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
+    """A statistic of every two agents by task, then over the tasks that have both.
+
+    It takes the scores of the first, of the second, of the first on the next task, and so on, (..., N) each.
+    """
     groups, agents, found = group(cells), agents_of(cells), []
     for pair in combinations(agents, 2):
         both = {env: of for env, of in groups.items() if set(pair) <= set(of)}
-        # Scores of the first, of the second, of the first on the next task, ...
         strata: dict[str | None, list[Floats]] = {env: [_scores(of[a]) for a in pair] for env, of in both.items()}
         if len(strata) > 1:
             strata[None] = [scores for of_task in strata.values() for scores in of_task]
@@ -157,7 +150,7 @@ def _summary(env: str, agent: str, runs: list[Cell]) -> Summary:
         seeds=tuple(cell.seed for cell in runs),
         scores=tuple(scores.tolist()),
         normalized=_normalized(runs),
-        mean=_estimate(_mean_of_means, [scores]),
+        mean=_estimate(mean_of_means, [scores]),
         std=None if len(runs) == 1 else float(scores.std(ddof=1)),
         iqm=_estimate(_interquartile_mean, [scores]),
         best=float(np.mean(best)) if len(best) == len(runs) else None,
@@ -179,15 +172,9 @@ def _estimate(statistic: Statistic, strata: Sequence[Floats]) -> Estimate:
     return Estimate(float(statistic(*strata)), bootstrap(statistic, strata, RESAMPLES) if several else None)
 
 
-# Those of pairs are of the first agent, of the second, of the first on the next task, ...
-
-
-def _mean_of_means(*strata: Floats) -> Floats:
+def mean_of_means(*strata: Floats) -> Floats:
+    """The mean over tasks of the means of their runs (..., N): (...)."""
     return np.asarray(np.mean([stratum.mean(axis=-1) for stratum in strata], axis=0))
-
-
-def _mean_difference(*strata: Floats) -> Floats:
-    return _mean_of_means(*strata[::2]) - _mean_of_means(*strata[1::2])
 
 
 def _interquartile_mean(*strata: Floats) -> Floats:
@@ -223,81 +210,23 @@ class Imitation:
     accuracy: float | None
 
 
-@dataclass(frozen=True)
-class ImitationDifference:
-    """The action error of `first` minus that of `second`, on the same held-out episodes; below 0, `first` is better.
-
-    All episodes count alike, as agents may draw them differently.
-
-    `env` is None for the mean over all tasks that have both; `episodes`: pairs of an episode's errors. The interval is
-    over seeds, and over the episodes of every seed drawn.
-    """
-
-    env: str | None
-    first: str
-    second: str
-    seeds: tuple[int, ...]
-    episodes: int
-    difference: Estimate
-    measure: str
-
-
 def imitation(cells: Sequence[Cell]) -> list[Imitation]:
     """Every agent on every task, where episodes were held out of any of its runs."""
-    return [_imitation(env, agent, errors) for env, agent, runs in rows_of(cells) if (errors := _action_errors(runs))]
+    return [_imitation(env, agent, errors) for env, agent, runs in rows_of(cells) if (errors := action_errors(runs))]
 
 
-def imitation_differences(cells: Sequence[Cell]) -> list[ImitationDifference]:
-    """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
-    pairs = [(env, of, *two) for env, of in group(cells).items() for two in combinations(of, 2)]
-    paired = [(env, of[first], first, second, _paired(of[first], of[second])) for env, of, first, second in pairs]
-    return [
-        _difference(env, first, second, [errors], _measure(runs))
-        for env, runs, first, second, errors in paired
-        if errors
-    ]
-
-
-def imitation_difference_over_tasks(cells: Sequence[Cell], first: str, second: str) -> ImitationDifference:
-    """The mean over the tasks of what `imitation_differences` has of two agents, which have to share one."""
-    by_task = [_paired(runs.get(first, []), runs.get(second, [])) for runs in group(cells).values()]
-    return _difference(None, first, second, [pairs for pairs in by_task if pairs], _measure(cells))
-
-
-def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
+def action_errors(runs: Sequence[Cell]) -> dict[int, ActionError]:
+    """By training seed, where episodes were held out."""
     return {cell.seed: cell.last.action_error for cell in runs if cell.last.action_error is not None}
-
-
-def _measure(runs: Sequence[Cell]) -> str:
-    return next(cell.last.action_error.measure for cell in runs if cell.last.action_error is not None)
-
-
-def _paired(first: list[Cell], second: list[Cell]) -> Errors:
-    ours, theirs = _action_errors(first), _action_errors(second)
-    both = {seed: (error, theirs[seed]) for seed, error in ours.items() if seed in theirs}
-    return {seed: _episodes(a, b.sums) for seed, (a, b) in both.items() if _of_same_episodes(a, b)}
-
-
-def _of_same_episodes(one: ActionError, other: ActionError) -> bool:
-    """Floors are of the states, and lengths may all be alike."""
-    alike = np.isclose(one.floor or 0.0, other.floor or 0.0, rtol=SAME_FLOOR, atol=0.0)
-    return one.lengths == other.lengths and bool(alike)
-
-
-def _episodes(error: ActionError, less: Sequence[float] | float = 0.0, *, weighted: bool = False) -> Floats:
-    episodes: Floats = np.stack([np.subtract(error.sums, less), error.lengths], axis=1)
-    if weighted and error.weights:
-        weights = np.array(error.weights)[:, None]
-        episodes = (weights * episodes)[weights[:, 0] > 0]
-    return episodes
 
 
 def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitation:
     found = list(errors.values())
-    episodes = [_episodes(error, weighted=True) for error in found]
+    episodes = [error.episodes() for error in found]
 
     def mean(*drawn: npt.NDArray[np.int64]) -> Floats:
-        return np.asarray(np.mean([_mean(of_seed[i]) for of_seed, i in zip(episodes, drawn, strict=True)], axis=0))
+        of_seeds = [episodes_mean(of_seed[i]) for of_seed, i in zip(episodes, drawn, strict=True)]
+        return np.asarray(np.mean(of_seeds, axis=0))
 
     low, high = bootstrap(mean, [np.arange(len(of_seed)) for of_seed in episodes])
     value = float(np.mean([error.mean for error in found]))
@@ -308,26 +237,3 @@ def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitatio
     accuracy = float(np.mean(rates)) if rates else None
     estimate = Estimate(value, (low, high))
     return Imitation(env, agent, tuple(errors), sum(map(len, episodes)), estimate, above, found[0].measure, accuracy)
-
-
-def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors], measure: str) -> ImitationDifference:
-    of_tasks = [list(task.values()) for task in tasks]
-    value = np.mean([np.mean([_mean(episodes) for episodes in seeds]) for seeds in of_tasks])
-    # Of every task as many seeds as there are, drawn with replacement, and for each of them episodes of every seed.
-    counts = [n for seeds in of_tasks for n in (len(seeds), *(len(episodes) for _ in seeds for episodes in seeds))]
-
-    def mean(*drawn: npt.NDArray[np.int64]) -> Floats:
-        rest, means = iter(drawn), []
-        for seeds in of_tasks:
-            chosen = np.moveaxis(next(rest), -1, 0)[:, None]
-            errors = np.array([[_mean(episodes[next(rest)]) for episodes in seeds] for _ in seeds])
-            means.append(np.take_along_axis(errors, chosen, axis=1).mean(axis=(0, 1)))
-        return np.asarray(np.mean(means, axis=0))
-
-    seeds, count = sorted(set().union(*tasks)), sum(len(episodes) for of_task in of_tasks for episodes in of_task)
-    estimate = Estimate(float(value), bootstrap(mean, [np.arange(count) for count in counts]))
-    return ImitationDifference(env, first, second, tuple(seeds), count, estimate, measure)
-
-
-def _mean(episodes: Floats) -> Floats:
-    return np.asarray(episodes[..., 0].sum(axis=-1) / episodes[..., 1].sum(axis=-1))

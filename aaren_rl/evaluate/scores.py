@@ -52,9 +52,16 @@ class ActionError:
         """The excess MSE: the error minus the noise variance; None if that is unknown."""
         return None if self.floor is None else self.mean - self.floor
 
+    def episodes(self) -> npt.NDArray[np.float64]:
+        """Weighted sums and numbers of steps, (E, 2), of the episodes that have a weight."""
+        weights = np.array(self.weights or [1.0] * len(self.sums))[:, None]
+        found: npt.NDArray[np.float64] = (weights * np.stack([self.sums, self.lengths], 1))[weights[:, 0] > 0]
+        return found
+
     def interval(self) -> tuple[float, float]:
         """A 95% bootstrap interval of the mean, over episodes."""
-        return _interval(self.sums, self.lengths, self.weights)
+        episodes = self.episodes()
+        return bootstrap(lambda drawn: episodes_mean(episodes[drawn]), [np.arange(len(episodes))])
 
     def scalars(self) -> dict[str, float]:
         """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
@@ -110,7 +117,7 @@ class Score(Origin):
 
     def interval(self) -> tuple[float, float]:
         """A 95% bootstrap interval of the mean return, over episodes. For one episode, its return twice."""
-        return _interval(self.returns, [1] * len(self.returns))
+        return bootstrap(lambda drawn: drawn.mean(-1), [np.array(self.returns)])
 
     def normalized(self, value: float) -> float | None:
         """A return as a normalized score; None without reference returns."""
@@ -220,12 +227,9 @@ def bootstrap(
     return float(found.low), float(found.high)
 
 
-def _interval(
-    sums: Sequence[float], counts: Sequence[int], weights: Sequence[float] | None = None
-) -> tuple[float, float]:
-    total, steps = np.array([sums, counts]) * (1.0 if weights is None else weights)
-    total, steps = total[steps > 0], steps[steps > 0]
-    return bootstrap(lambda drawn: total[drawn].sum(-1) / steps[drawn].sum(-1), [np.arange(len(total))])
+def episodes_mean(episodes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The mean over all steps of episodes, sums and numbers of steps (..., E, 2): (...)."""
+    return np.asarray(episodes[..., 0].sum(axis=-1) / episodes[..., 1].sum(axis=-1))
 
 
 def above_data(target_returns: Iterable[float | str], card: PolicyCard) -> str | None:

@@ -9,8 +9,9 @@ import pytest
 from rliable import library, metrics
 from scipy import stats
 from synthetic import README, make_cell, make_cells
+from table1_statistics import differences
 
-from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, improvements, summarize
+from aaren_rl.compare.statistics import Estimate, aggregate, group, improvements, summarize
 
 AGENTS = ("decision-aaren", "decision-transformer")
 ENVS = ["hopper-medium", "walker2d-medium", "halfcheetah-medium"]
