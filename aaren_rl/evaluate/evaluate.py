@@ -21,11 +21,11 @@ from ..envs.tasks.table import env_kwargs
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import ROLLOUTS, WEIGHTS, target_words
 from ..runtime import load_policy
-from .held_out import action_error, kept_episodes
+from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, play
-from .scores import ActionError, Score, above_data, mismatch
+from .scores import Score, above_data, mismatch
 from .tables import format_overview, format_table, write_episodes
-from .video import EPISODES, Video
+from .video import Video
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalized scores.
@@ -61,8 +61,7 @@ def make_parser() -> Parser:
     add("--held-out", action="store_true", help="also the action error on the held-out episodes of the run")
     add("--json", type=Path, metavar="FILE", help="write a list, one object per target return")
     add("--csv", type=Path, metavar="FILE", help="write one row per episode")
-    add("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
-    add("--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]")
+    add("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
     add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
     parser.add_shared(device="cpu")
     return parser
@@ -84,9 +83,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     found: list[tuple[str, Score]] = []
     for path in arguments.runs:
-        policy, card, weights = open_policy(path, arguments)
-        card = in_environment(card, arguments)
-        _evaluate_one(path, policy, card, weights, arguments, found)
+        _evaluate_one(path, arguments, found)
     if len(arguments.runs) > 1:
         print(format_overview(found))
     return 0
@@ -102,22 +99,23 @@ def open_policy(path: Path, arguments: argparse.Namespace) -> tuple[BasePolicy, 
         from ..policies import folder
 
         device = choose_device(arguments.device)
-        saved = folder.load_policy(path, **chosen, device=device)
-        try:
-            acting = dataclasses.replace(saved, temperature=arguments.temperature)
-        except ValueError as error:
-            raise UsageError(f"--{error}") from error
-        return acting, saved.card, arguments.weights or saved.card.weights
+        policy = folder.load_policy(path, **chosen, device=device)
+        if arguments.temperature is not None:
+            try:
+                policy = dataclasses.replace(policy, temperature=arguments.temperature)
+            except ValueError as error:
+                raise UsageError(f"--{error}") from error
+        return policy, policy.card, arguments.weights or policy.card.weights
     if fixed := [f"--{name.replace('_', '-')}" for name, asked in chosen.items() if asked is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export the policy again with other options")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
-    policy = load_policy(path, temperature=arguments.temperature)
+    exported = load_policy(path, temperature=arguments.temperature)
     try:
-        card, precision = card_from_json(policy.card), str(policy.export["precision"])
+        card, precision = card_from_json(exported.card), str(exported.export["precision"])
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: its card cannot be used: {error}; export the policy again") from error
-    return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+    return exported, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
 def in_environment(card: PolicyCard, arguments: argparse.Namespace) -> PolicyCard:
@@ -126,6 +124,8 @@ def in_environment(card: PolicyCard, arguments: argparse.Namespace) -> PolicyCar
     Reference returns and those of the data are valid in one environment only, and are left out elsewhere. Raises
     UsageError where the arguments cannot be used.
     """
+    if arguments.env_id == "":
+        raise UsageError("--env-id: is empty; give the name of an environment, such as Hopper-v5")
     env_id, given = arguments.env_id or card.env_id, arguments.env_kwargs
     try:
         kwargs = {**card.env_kwargs, **env_kwargs(given)}
@@ -150,62 +150,70 @@ def in_environment(card: PolicyCard, arguments: argparse.Namespace) -> PolicyCar
     return dataclasses.replace(card, **fields)
 
 
-def _evaluate_one(
-    path: Path,
-    policy: BasePolicy,
-    card: PolicyCard,
-    weights: str,
-    arguments: argparse.Namespace,
-    found: list[tuple[str, Score]],
-) -> None:
-    """Print the scores of a policy, and add them to those `found`."""
-    error = None
-    if arguments.held_out:
-        if (held_out := kept_episodes(path, card)) is None:
-            raise UsageError(f"--held-out: {path} has no held-out episodes")
-        error = action_error(policy, held_out, card.action_low, card.action_high)
-    if card.env_id:
-        _play(path, policy, card, weights, arguments, error, found)
-    elif error is None:
+def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[str, Score]]) -> None:
+    """Play with a policy, print its scores, add them to those `found` and write the files."""
+    policy, card, weights = open_policy(path, arguments)
+    card = in_environment(card, arguments)
+    held_out, error = _held_out(path, card) if arguments.held_out else None, None
+    if not card.env_id and held_out is None:
         raise UsageError(
             f"{path} was trained without an environment, so there is none to play; name one with --env-id ID, or "
             "measure the action error alone with --held-out"
         )
+    filmed = card.env_id, card.env_kwargs, arguments.eval_seed
+    with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
+        recorder = None if arguments.record_minari is None else Recorder()
+        scores = _play(policy, card, weights, arguments, video, recorder) if card.env_id else []
+        if held_out is not None:
+            error = action_error(policy, held_out, card.action_low, card.action_high)
+            scores = [dataclasses.replace(score, action_error=error) for score in scores]
+        if scores:
+            found.extend((str(path), score) for score in scores)
+            _show(scores, card, arguments, found, video, recorder)
     if error is not None:
         print(f"held-out {error.measure}: {error}")
 
 
+def _held_out(path: Path, card: PolicyCard) -> HeldOut:
+    if (found := kept_episodes(path, card)) is None:
+        raise UsageError(f"--held-out: {path} has no held-out episodes")
+    return found
+
+
 def _play(
-    path: Path,
     policy: BasePolicy,
     card: PolicyCard,
     weights: str,
     arguments: argparse.Namespace,
-    error: ActionError | None,
-    found: list[tuple[str, Score]],
-) -> None:
-    """Play the episodes, print their scores and write the files."""
+    video: Video | None,
+    recorder: Recorder | None,
+) -> list[Score]:
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
     apart = mismatch(card.context, card.context_length, policy.rollout, policy.context_length)
     for note in filter(None, (apart, above_data(asked, card))):
         print(note, file=sys.stderr)
-    recorder = None if arguments.record_minari is None else Recorder()
-    filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode
-    with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
-        how: dict[str, Any] = {"on_action": None if video is None else video.note, "recorder": recorder}
-        scores = play(policy, card, EpisodePlan(weights, arguments.episodes, asked, seed, **how))
-        scores = [dataclasses.replace(score, action_error=error) for score in scores]
-        print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
-        found.extend((str(path), score) for score in scores)
-        # After every policy: the files keep its scores where its video or a later policy fails.
-        if arguments.json is not None:
-            write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
-        if arguments.csv is not None:
-            write_episodes(arguments.csv, found)
-        if recorder is not None:
-            print(_record(recorder, arguments.record_minari, card, scores))
-        if video is not None:
-            print(video.write(scores[0]))
+    how: dict[str, Any] = {"on_action": None if video is None else video.note, "recorder": recorder}
+    return play(policy, card, EpisodePlan(weights, arguments.episodes, asked, seed, **how))
+
+
+def _show(
+    scores: Sequence[Score],
+    card: PolicyCard,
+    arguments: argparse.Namespace,
+    found: Sequence[tuple[str, Score]],
+    video: Video | None,
+    recorder: Recorder | None,
+) -> None:
+    """Print the scores of a policy and write the files, of all policies so far: a later one may fail."""
+    print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
+    if arguments.json is not None:
+        write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
+    if arguments.csv is not None:
+        write_episodes(arguments.csv, found)
+    if recorder is not None:
+        print(_record(recorder, arguments.record_minari, card, scores))
+    if video is not None:
+        print(video.write(scores[0]))
 
 
 def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:

@@ -123,11 +123,11 @@ def _check_parts(card: PolicyCard, trained: Layout) -> None:
     )
 
 
-def play(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
-    """`score_policy` with a progress bar labeled `name`, as `on_step` of the plan."""
+def play(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> list[Score]:
+    """`score_policy` with a progress bar, as `on_step` of the plan."""
     episodes = len(plan.target_returns) * plan.episodes
-    label, turns = ", ".join(filter(None, (name, f"{episodes} episodes"))), -(-episodes // AT_ONCE)
-    with progress_bar(total=turns * card.horizon, desc=label, unit="step", leave=False) as bar:
+    turns = -(-episodes // AT_ONCE)
+    with progress_bar(total=turns * card.horizon, desc=f"{episodes} episodes", unit="step", leave=False) as bar:
 
         def progress(step: int, running: int) -> None:
             bar.update()

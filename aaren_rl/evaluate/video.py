@@ -8,8 +8,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,18 @@ from ..policies.names import target_words
 from .scores import Score
 
 MOST_FPS = 30  # a slow renderer draws 1 to 5 frames per second
-# Which episode of the first target return is filmed, by its return.
-EPISODES: dict[str, Callable[..., Any]] = {"first": lambda returns: 0, "best": np.argmax, "worst": np.argmin}
 
 
 class Video:
-    """Films one episode: notes the actions of the evaluation, then repeats them in an environment that renders.
+    """Films the first episode: notes the actions of the evaluation, then repeats them in an environment that renders.
 
-    `seed` is that of the first episode. `which` is a name in EPISODES.
+    `seed` is that of the episode.
 
     Raises before the evaluation: UsageError if the file is neither MP4 nor GIF, ResourcesError if no frame can be drawn
     or MP4 cannot be written.
     """
 
-    def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int, which: str = "first") -> None:
+    def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> None:
         if file.suffix.lower() not in (".mp4", ".gif"):
             raise UsageError(f"--video {file}: expected a file name that ends in .mp4 or .gif")
         if file.suffix.lower() == ".mp4":
@@ -49,21 +46,19 @@ class Video:
                 way_out = "pip install 'aaren-rl[video]', or use a .gif"
                 raise ResourcesError(f"MP4 needs ffmpeg ({one_line(error, 100)}): {way_out}") from error
         _choose_renderer(env_id)
-        self.file, self._which = file, which
+        self.file, self._seed = file, seed
         self._env = make_env(env_id, **{**env_kwargs, "render_mode": "rgb_array"})
         _follow(self._env)
         begin(self._env, seed=seed)
         self._draw()
-        self._noted: dict[int, list[npt.NDArray[Any]]] = defaultdict(list)
+        self._noted: list[npt.NDArray[Any]] = []
 
     def close(self) -> None:
         close_env(self._env)
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[Any]) -> None:
-        """Record the actions of the episode, or of all. The `on_action` of a rollout."""
-        for environment, action in zip(environments.tolist(), actions, strict=True):
-            if environment == 0 or self._which != "first":
-                self._noted[environment].append(action.copy())
+        """Record the actions of the episode. The `on_action` of a rollout."""
+        self._noted.extend(action.copy() for action in actions[environments == 0])
 
     def write(self, score: Score) -> str:
         """Write the file. Returns a line about it. `score` is that of the recorded rollout.
@@ -73,10 +68,9 @@ class Video:
         """
         import imageio  # takes a while
 
-        index = int(EPISODES[self._which](score.returns))
         fps = float(self._env.metadata.get("render_fps") or MOST_FPS)
         stride = math.ceil(fps / MOST_FPS)
-        frames = self._frames(index, score.seed + index, score.returns[index], stride)
+        frames = self._frames(score.returns[0], stride)
         mp4 = self.file.suffix.lower() == ".mp4"
         how: dict[str, Any] = {"fps": fps / stride} if mp4 else {"duration": 1000 * stride / fps, "loop": 0}
         try:
@@ -90,15 +84,15 @@ class Video:
         except OSError as error:
             raise ResourcesError(f"--video {self.file}: {one_line(error)}") from error
         return (
-            f"video: {self.file}: seed {score.seed + index}, target return {target_words(score.target_return)}, "
-            f"return {score.returns[index]}, {len(self._noted[index])} steps"
+            f"video: {self.file}: seed {self._seed}, target return {target_words(score.target_return)}, "
+            f"return {score.returns[0]}, {len(self._noted)} steps"
         )
 
-    def _frames(self, index: int, seed: int, expected: float, stride: int) -> Iterator[npt.NDArray[np.uint8]]:
+    def _frames(self, expected: float, stride: int) -> Iterator[npt.NDArray[np.uint8]]:
         """Every `stride`-th frame, and the last."""
-        begin(self._env, seed=seed)
+        begin(self._env, seed=self._seed)
         yield self._draw()
-        total, ended, actions = 0.0, False, self._noted[index]
+        total, ended, actions = 0.0, False, self._noted
         bar = progress_bar(iterable=actions, desc="video", unit="step", leave=False)
         for step, action in enumerate(bar, start=1):
             _, reward, terminated, truncated, _ = take(self._env, action)

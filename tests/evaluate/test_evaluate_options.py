@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from policies import save_run
 
+from aaren_rl.agents import Policy
 from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate.evaluate import make_parser, open_policy
 
 
 def run_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -22,9 +25,25 @@ def test_options_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureF
         ([run, "--json", tmp_path / "x", "--csv", tmp_path / "x"], "--json, --csv: both name "),
         ([cloned, "--target-return", "auto"], "bc is not conditioned on returns; leave it out"),
         ([run, "--target-return", "auto"], "give a number, or train it with --max-return-estimate"),
+        ([run, "--env-id", ""], "--env-id: is empty; give the name of an environment"),
+        ([save_run(tmp_path / "none", env_id="")], "none was trained without an environment"),
     ):
         code, _, error = run_with(capsys, *arguments)
         assert code == 2 and message in error and "note: " not in error
+
+
+def test_the_environment_is_made_before_the_held_out_error(trained_run: Path, capsys, monkeypatch) -> None:
+    """An environment that does not fit is refused before minutes of held-out episodes, not after."""
+    monkeypatch.setattr("aaren_rl.evaluate.evaluate.action_error", Mock(side_effect=AssertionError("too early")))
+    code, out, error = run_with(capsys, trained_run, "--held-out", "--env-id", "Pendulum-v1")
+    assert code == 4 and "choose another environment" in error and out == ""
+
+
+def test_a_policy_is_made_once(trained_run: Path, monkeypatch) -> None:
+    made, right = [], Policy.__post_init__
+    monkeypatch.setattr(Policy, "__post_init__", lambda policy: made.append(right(policy)))
+    arguments = make_parser().parse_args([str(trained_run)])
+    assert open_policy(trained_run, arguments)[0].temperature is None and len(made) == 1
 
 
 def test_a_score_says_which_weights_it_is_of(trained_run: Path, tmp_path: Path) -> None:
