@@ -62,7 +62,7 @@ class ModelConfig:
     timestep_std: float = setting(0.02, "deviation of the time steps' embedding before training", Range(0, 10))
     return_conditioned: bool = True
     tree_budget: float = setting(0.5, "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact", Range(0, 1))
-    tree_sampler: str = setting("edh", "tree-attention sampler, as in evaluate")
+    tree_sampler: str = setting("edh", "its sampler, a name in aaren_rl.nn.SAMPLERS")
     max_return_estimate: bool = setting(
         False,
         "also train an estimator of the maximum achievable return (0.995 expectile), for --target-return auto",
