@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .agents.policy import base as check
-from .agents.policy.base import BasePolicy, PolicyState
+from .agents.policy.base import BasePolicy, PolicyState, array, check_temperature, integer
 from .base.errors import ArgumentError, CheckpointError, ResourcesError, one_line
 from .base.ranges import AUTO, THREADS
 from .envs.tasks.spaces import as_flat, checked_layout
@@ -82,9 +81,9 @@ class OnnxPolicy(BasePolicy):
         return np.zeros((batch, *self._memory_shape), self._memory_dtype)
 
     def _checked_memory(self, memory: Any) -> tuple[npt.NDArray[Any], int]:  # noqa: ANN401
-        memory = check.array("state: memory", memory, self._memory_dtype)
+        memory = array("state: memory", memory, self._memory_dtype)
         batch = len(memory) if memory.ndim else 0
-        return check.array("state: memory", memory, self._memory_dtype, (batch, *self._memory_shape)), batch
+        return array("state: memory", memory, self._memory_dtype, (batch, *self._memory_shape)), batch
 
     def _memory_of(self, memory: npt.NDArray[Any], index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         chosen: npt.NDArray[Any] = memory[index]
@@ -163,7 +162,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
         import onnxruntime
     except ImportError as error:
         raise ResourcesError("an exported policy needs ONNX Runtime: pip install 'aaren-rl[runtime]'") from error
-    check.integer("threads", threads, THREADS)
+    integer("threads", threads, THREADS)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -183,6 +182,6 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
         policy = OnnxPolicy(session, json.loads(found["policy"]), json.loads(found["export"]))
     except (LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
-    check.check_temperature(temperature, discrete=policy.discrete)
+    check_temperature(temperature, discrete=policy.discrete)
     policy.temperature = temperature
     return policy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from checkout import ROOT
-from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_model
+from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_card, make_model, make_policy, onnx_policy_of
 from small_run import quick, train_before
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from aaren_rl.agents import MIXERS, Aaren, Policy
 from aaren_rl.compare.cells import read_results
 from aaren_rl.compare.compare import main as compare
 from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.export.export import TOLERANCE, check
 from aaren_rl.export.export import main as export
 from aaren_rl.policies.names import AGENTS
 
@@ -32,6 +33,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for table, name, added in ((MIXERS, "fading", own_mixer.Fading), (AGENTS, own_mixer.AGENT.name, own_mixer.AGENT)):
         table.pop(name, None)
         monkeypatch.setitem(table, name, added)
+
+
+def test_its_policy_acts_and_is_exported(registered: None) -> None:
+    policy = make_policy("fading", layers=1)
+    card = make_card(policy.model)
+    assert check(policy, onnx_policy_of(policy, card), card, 20, TOLERANCE) < 1e-5
 
 
 @pytest.mark.slow

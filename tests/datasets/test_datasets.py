@@ -138,7 +138,7 @@ def test_info_of_every_source(folder, capsys):
 @pytest.mark.faults
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a:b", "", "hoper-medium", "minari:../x", "minari:/x-v0"])
 @pytest.mark.parametrize("command", ["info", "verify", "download", "convert"])
-def test_36_names_that_are_none(folder, name, command, capsys):
+def test_names_that_are_none(folder, name, command, capsys):
     before = files(folder)
     for arguments in {
         "info": [[name]],
@@ -153,7 +153,7 @@ def test_36_names_that_are_none(folder, name, command, capsys):
     assert files(folder) == before and not (folder / "minari").exists()
 
 
-def test_2_options_that_do_not_fit(folder, capsys):
+def test_options_that_do_not_fit(folder, capsys):
     (folder / "numbers").mkdir()
     for command, parts in (
         ("info hopper-medium --json numbers", ["--json numbers: is a folder"]),

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from cartpole import make_discrete, make_discrete_card
-from policies import ACTION, OBSERVATION, make_card, make_policy, onnx_policy_of, save_run
+from policies import ACTION, HIGH, LOW, OBSERVATION, make_card, make_policy, onnx_policy_of, save_run
 
 from aaren_rl import load_policy
-from aaren_rl.agents import ROLLOUTS
+from aaren_rl.agents import ROLLOUTS, Policy
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.export import export as command
@@ -76,15 +76,15 @@ def test_one_file_with_weights_and_card(run: Path, file: Path) -> None:
     np.testing.assert_allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
-    file = tmp_path / "policy.onnx"
+@pytest.mark.parametrize("rollout", ["window", pytest.param("staggered", marks=pytest.mark.slow)])
+def test_other_weights_and_rollouts(rollout: str, tmp_path: Path) -> None:
+    run, file = save_run(tmp_path / "run", settings={"layers": 1}), tmp_path / "policy.onnx"
     file.touch()
-    given = "--weights raw --rollout staggered --rollout-context 6 --force".split()
+    given = f"--weights raw --rollout {rollout} --rollout-context 6 --force".split()
     assert export([str(run), "--out", str(file), *given]) == 0
     onnx_policy = load_policy(file)
-    assert (onnx_policy.rollout, onnx_policy.context_length, onnx_policy.card["weights"]) == ("staggered", 6, "raw")
-    policy = load_policy(run, weights="raw", rollout="staggered", rollout_context=6)
+    assert (onnx_policy.rollout, onnx_policy.context_length, onnx_policy.card["weights"]) == (rollout, 6, "raw")
+    policy = load_policy(run, weights="raw", rollout=rollout, rollout_context=6)
     np.testing.assert_allclose(last_action(onnx_policy), last_action(policy), rtol=0, atol=1e-5)
     assert not np.allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
@@ -146,13 +146,40 @@ def test_the_check_asks_for_the_maximum_return_too() -> None:
         check(dataclasses.replace(policy), exported, card, 50, TOLERANCE)
 
 
+class Off:
+    """An exported policy whose actions are off by a share of half their range."""
+
+    def __init__(self, policy: Policy, share: float) -> None:
+        self.policy, self.off, self.initial_state = policy, share * (HIGH - LOW).numpy() / 2, policy.initial_state
+
+    def act(self, *given):
+        action, state = self.policy.act(*given)
+        return action + self.off, state
+
+
+def test_the_check_allows_a_ten_thousandth_of_half_the_range() -> None:
+    policy = make_policy(layers=1)
+    card = make_card(policy.model)
+    assert check(policy, Off(policy, 0.9e-4), card, 3, TOLERANCE) == pytest.approx(0.9e-4, rel=0.05)
+    with pytest.raises(NumericsError, match=r"more than 0\.0001; nothing was written"):
+        check(policy, Off(policy, 1.1e-4), card, 3, TOLERANCE)
+
+
 def test_the_check_of_discrete_actions() -> None:
-    """Large logits pass, of which softmax makes large differences of small ones."""
-    policy = make_discrete(layers=1)
+    """Large logits pass, of which softmax makes large differences of small ones; actions are the same integers."""
+    policy = make_discrete(layers=1, start=5)
     policy.model.head.weight.data *= 100
-    card = make_discrete_card(policy.model)
+    card = make_discrete_card(policy.model, action_start=5)
     exported = onnx_policy_of(policy, card)
     assert check(policy, exported, card, 1000, TOLERANCE) < 1e-5
+    states, rng, taken = [p.initial_state(3, 100.0) for p in (policy, exported)], np.random.default_rng(0), []
+    for _ in range(30):
+        given = rng.normal(size=(3, 4)).astype(np.float32), np.ones(3)
+        pairs = zip((policy, exported), states, strict=True)
+        (acted, states[0]), (other, states[1]) = (p.act(*given, s) for p, s in pairs)
+        assert other.dtype == np.int64 and np.array_equal(other, acted)
+        taken += other.tolist()
+    assert set(taken) == {5, 6}
     policy.model.head.bias.data += torch.tensor([1.0, -1.0])
     with pytest.raises(NumericsError, match="of the largest logit, more than"):
         check(policy, exported, card, 50, TOLERANCE)
@@ -193,7 +220,6 @@ def test_the_choices_of_rollout_modes_are_the_packages() -> None:
     assert names.ROLLOUTS == ROLLOUTS
 
 
-@pytest.mark.slow
 def test_saturated_actions_are_inside_the_bounds() -> None:
     """As those of PyTorch, to the last bit; (0.9 - -0.1) / 2 in float32 beside 0.4 is below -0.1."""
     bounds = {"action_low": torch.full((ACTION,), -0.1), "action_high": torch.full((ACTION,), 0.9)}

@@ -12,6 +12,7 @@ from aaren_rl.nn import RSA, Aaren, AarenRSA, Attention, CrossAttention, RemConf
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
 WIDTH, HEADS = 8, 2
+QUICK = "a model of one's own"  # the others are slow
 
 
 class Own(nn.Module):
@@ -29,15 +30,14 @@ class Own(nn.Module):
 
 def cases():
     return {
-        "a model of one's own": (Own(Trunk("aaren", WIDTH, 2, HEADS, block="pre-norm")), 3),
+        QUICK: (Own(Trunk("aaren", WIDTH, 2, HEADS, block="pre-norm")), 3),
         "AarenRSA": (AarenRSA(WIDTH, HEADS), WIDTH),
         "Attention": (Attention(WIDTH, HEADS), WIDTH),
         "CrossAttention": (CrossAttention(WIDTH, 3, HEADS), WIDTH),
     }
 
 
-@pytest.mark.parametrize("name", cases())
-@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == QUICK else pytest.mark.slow) for n in cases()])
 def test_another_runtime_streams_the_file(name, tmp_path):
     torch.manual_seed(0)
     module, channels = cases()[name]

@@ -64,7 +64,6 @@ def extreme(kind: str, length: int) -> Tensor:
     }[kind]
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("kind", KINDS)
 def test_extreme_scores(kind: str) -> None:
     scores, (_, values) = extreme(kind, 80), random_inputs(80)
@@ -75,7 +74,6 @@ def test_extreme_scores(kind: str) -> None:
 MASKS = {"leading": slice(0, 66), "interior": slice(20, 90), "trailing": slice(60, 130), "all": slice(None)}
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("where", MASKS)
 @pytest.mark.parametrize("by", ["mask", "score"])
 def test_masks(where: str, by: str) -> None:
@@ -94,7 +92,6 @@ def test_masks(where: str, by: str) -> None:
         assert torch.equal(outputs, prefix_scan(clean, values, None, method, mask=mask)[0]), method
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("method", METHODS)
 def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
     scores = torch.full((2, 70), -torch.inf, requires_grad=True)

@@ -68,7 +68,6 @@ def test_a_million_positions_in_chunks_do_not_drift(method: str, count: int) -> 
         assert float((state.output() - true[:, part.stop - 1]).abs().max()) <= 1e-6
 
 
-@pytest.mark.faults
 def test_single_steps_do_not_drift() -> None:
     scores, values, true = million(3000)
     state = ScanState.identity((3,), 2)

@@ -47,7 +47,7 @@ def test_a_missing_file_is_fetched_once(server, folder, capsys):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("reset", [False, True])
-def test_40_a_dropped_connection_begins_again(server, folder, reset):
+def test_a_dropped_connection_begins_again(server, folder, reset):
     server.cuts, server.reset = [50_000, 60_000], reset
     load()
     assert len(server.requests) == 3 and fetched(server, folder)
@@ -58,7 +58,7 @@ def test_40_a_dropped_connection_begins_again(server, folder, reset):
 
 
 @pytest.mark.faults
-def test_40_a_short_body(server, folder):
+def test_a_short_body(server, folder):
     server.claimed = len(server.content) + 1000
     refused(server.url, "broke off 4 times", folder / NAME)
     server.claimed, server.cuts = "", [len(server.content) // 2]
@@ -67,7 +67,7 @@ def test_40_a_short_body(server, folder):
 
 
 @pytest.mark.faults
-def test_39_a_file_is_held_to_its_pin(server, folder):
+def test_a_file_is_held_to_its_pin(server, folder):
     """A download where there is a pin already, a file that changed, and one that was put there by hand."""
     folder.mkdir()
     pin, good = folder / f"{NAME}.sha256", server.content

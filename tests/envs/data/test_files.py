@@ -195,7 +195,7 @@ def test_groups_of_episodes_with_a_last_observation(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_3_missing_damaged_and_foreign_files(tmp_path: Path) -> None:
+def test_missing_damaged_and_foreign_files(tmp_path: Path) -> None:
     refused(tmp_path / "none.hdf5", "does not exist")
     refused(tmp_path, "is not a file")
     for path in (hdf5(tmp_path / "set.hdf5", flagged()), npz(tmp_path / "set.npz", flagged())):
@@ -220,7 +220,7 @@ def test_3_missing_damaged_and_foreign_files(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("ends", [None, np.zeros(N, bool)])
-def test_10_no_ends(ends: Any, tmp_path: Path) -> None:
+def test_no_ends(ends: Any, tmp_path: Path) -> None:
     path = hdf5(tmp_path / "set.hdf5", steps(terminals=ends, timeouts=ends))
     refused(path, "terminals", "timeouts", "--max-episode-steps")
     episodes = read_file(path, max_episode_steps=25)
@@ -233,7 +233,7 @@ def test_10_no_ends(ends: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_11_actions_out_of_range(tmp_path: Path) -> None:
+def test_actions_out_of_range(tmp_path: Path) -> None:
     data = flagged()
     data["actions"][[3, 4], [0, 1]] = 1.5, -2.0
     path = hdf5(tmp_path / "set.hdf5", data)
@@ -244,7 +244,7 @@ def test_11_actions_out_of_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_13_other_sizes(tmp_path: Path) -> None:
+def test_other_sizes(tmp_path: Path) -> None:
     """But for D4RL Ant's contact forces, which are left out."""
     observations = np.zeros((N, 111), np.float32)
     observations[:, :27] = np.arange(27)
@@ -276,7 +276,7 @@ LINKS: dict[str, Callable[[h5py.File], object]] = {
 
 @pytest.mark.faults
 @pytest.mark.parametrize("told", LINKS)
-def test_37_links(told: str, tmp_path: Path) -> None:
+def test_links(told: str, tmp_path: Path) -> None:
     path = hdf5(tmp_path / "set.hdf5", flagged(rewards=None))
     with h5py.File(path, "a") as file:
         LINKS[told](file)
@@ -284,7 +284,7 @@ def test_37_links(told: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_38_groups_without_end(tmp_path: Path) -> None:
+def test_groups_without_end(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "set.hdf5", flagged(observations=None) | {"observations/a": steps()["observations"]})
     with h5py.File(path, "a") as file:
         file["observations/again"] = file["observations"]

@@ -22,7 +22,7 @@ from aaren_rl.envs.tasks.table import is_plain_argument
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", ["../x-v0", "/tmp/x-v0", "a:b-v0", "x.y", "a//b-v0", "x-v0\n", "a/-v0/..", "x" * 999])
-def test_36_ids_that_are_none_touch_nothing(name, tmp_path, monkeypatch):
+def test_ids_that_are_none_touch_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     for call in (lambda: read_minari(name), lambda: write_minari(name, small(), env_id=None)):
         with pytest.raises(UsageError, match=r"is not a Minari id.{,100}$"):
@@ -93,7 +93,7 @@ def test_what_is_refused(data, spoil, parts):
 
 
 @pytest.mark.faults
-def test_3_truncated_and_4_changed(data):
+def test_truncated_and_changed(data):
     path = data / "main_data.hdf5"
     write_pin(path, "0" * 64)
     refused(path, "SHA-256")
@@ -160,7 +160,7 @@ def test_metadata_that_are_no_json(tmp_path, text):
 
 
 @pytest.mark.faults
-def test_37_links(data):
+def test_links(data):
     with sets.episode(data) as group:
         del group.file["episode_1"]
         group.file["episode_1"] = h5py.SoftLink("/episode_0")
@@ -178,7 +178,7 @@ def evil(tmp_path, monkeypatch):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("env_id", ["Unknown-v0", "evil_module:Hopper-v5", ["Hopper-v5"]])
-def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id):
+def test_a_foreign_entry_point_is_not_imported(data, evil, env_id):
     with sets.spec(data) as spec:
         spec.update(id=env_id, entry_point="evil_module:Env")
     with sets.metadata(data) as values:  # without them minari makes the environment to ask it for them
@@ -187,7 +187,7 @@ def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id):
 
 
 @pytest.mark.faults
-def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
+def test_wrappers_and_the_environment_to_evaluate_in(data, evil):
     for name, module in (("Evil", "evil_module"), ("NormalizeObservation", "gymnasium.wrappers")):
         with sets.spec(data) as spec:
             spec["additional_wrappers"] = [{"name": name, "entry_point": f"{module}:Wrapper", "kwargs": {}}]
@@ -206,7 +206,7 @@ def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
 
 
 @pytest.mark.faults
-def test_41_arguments_that_name_files_or_modules():
+def test_arguments_that_name_files_or_modules():
     assert is_plain_argument("x", "value") and is_plain_argument("x", [1, 0.5, None, ["a"]])
     for key in ("xml_file", "env_id", "not a name"):
         assert not is_plain_argument(key, "value"), key
@@ -214,7 +214,7 @@ def test_41_arguments_that_name_files_or_modules():
         assert not is_plain_argument("x", value), value
 
 
-def test_41_plain_arguments_are_returned(data):
+def test_plain_arguments_are_returned(data):
     kwargs = {"healthy_z_range": [0.7, 5.0], "terminate_when_unhealthy": False, "reset_noise_scale": 0.01}
     with sets.spec(data) as spec:
         spec["kwargs"] = {**kwargs, "render_mode": "human"}

@@ -54,7 +54,7 @@ def test_a_repeated_last_observation_is_said_and_nothing_overwritten(tmp_path, m
 
 
 @pytest.mark.faults
-def test_17_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
     old = tmp_path / "set.hdf5"
     old.write_bytes(b"old")
     with full_disk(), pytest.raises(OSError):

@@ -70,7 +70,7 @@ def damaged(seed: int, good: Path, path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_200_damaged_files(tmp_path: Path) -> None:
+def test_damaged_files(tmp_path: Path) -> None:
     found, good = Counter[str](), {}
     for name, write in WRITERS.items():
         write(tmp_path / name, COLUMNS)
