@@ -53,8 +53,10 @@ def as_on_a_gpu(launched: Callable[..., None]) -> Iterator[FakeTensorMode]:
         yield mode
 
 
-def deep_copy(right: Callable[..., Any], model: torch.nn.Module) -> Any:  # noqa: ANN401  a module like it
-    """A copy of a model whose tensors have no memory, which `copy.deepcopy` would read and write."""
+def deep_copy(right: Callable[..., Any], model: Any) -> Any:  # noqa: ANN401  what is copied, and its copy
+    """A copy; of a model whose tensors have no memory, which `copy.deepcopy` would read and write."""
+    if not isinstance(model, torch.nn.Module):
+        return right(model)
     made = {id(p): torch.nn.Parameter(torch.empty_like(p), p.requires_grad) for p in model.parameters()}
     return right(model, made | {id(buffer): torch.empty_like(buffer) for buffer in model.buffers()})
 
