@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import memory_page
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
@@ -251,12 +252,34 @@ def several() -> Figure:
     return figure
 
 
+def memory_tasks() -> Figure:
+    """Tasks that need memory: scores over seconds of training, a line per agent."""
+    found = memory_page.results()[1]
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.9 * ((len(found) + 1) // 2)), layout="constrained")
+    panels = figure.subplots((len(found) + 1) // 2, 2, squeeze=False).ravel()
+    for axes in panels[len(found) :]:
+        axes.axis("off")
+    for axes, (task, of) in zip(panels, found.items(), strict=False):
+        for agent, runs in of.items():
+            ours = agent in ("decision-aaren", memory_page.NO_GATE)
+            line = agent_line("decision-aaren" if ours else agent, markersize=3)
+            dashed = {"linestyle": "--"} if agent == memory_page.NO_GATE else {}
+            axes.plot(*zip(*memory_page.mean_curve(runs), strict=True), label=memory_page.name(agent), **line, **dashed)
+        axes.set_title(task, fontsize=8.5, color=INK)
+        finish(axes, "seconds of training", "%", log="")
+        axes.set_ylim(0, 105)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
 CHARTS: dict[str, Callable[[], Figure]] = {
     "several": several,
     "learning": learning,
     "steering": steering,
     "rollout": rollout,
     "memory": memory,
+    "memory_tasks": memory_tasks,
     "scan": scan,
     "train": train,
 }

@@ -13,15 +13,23 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import memory_page
 from docs_charts import number, printed, rows
+from memory_page import NO_GATE
 
 from aaren_rl.policies.names import label
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = ("README.md", "docs/index.md", "docs/speed.md", "docs/memory.md", "docs/howto/deployment.md")
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/speed.md",
+    "docs/memory.md",
+    "docs/howto/deployment.md",
+    "docs/howto/uses-memory.md",
+)
 PART = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
-NO_GATE = "no-gate"  # Decision-Aaren without its forget gate
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
@@ -47,6 +55,8 @@ def written() -> dict[Path, str]:
         "reacher": reacher(),
         "positions": positions(),
         "exchanged": exchanged(),
+        "memory_tasks": table(*memory_page.tasks()),
+        "memory_lengths": table(*memory_page.lengths()),
         "longer": longer(),
     }
     found = {ROOT / name: fill((ROOT / name).read_text(encoding="utf-8"), parts) for name in PAGES}

@@ -71,7 +71,7 @@ def test_the_extra_all_is_every_extra_for_users():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     (everything,) = extras["all"]
     named = set(everything.removeprefix("aaren-rl[").removesuffix("]").split(","))
-    assert named == set(extras) - {"all", "bench", "docs", "test", "dev"}
+    assert named == set(extras) - {"all", "bench", "docs", "memory", "test", "dev"}
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
