@@ -4,7 +4,7 @@ import numpy as np
 
 from ..data.episodes import Episode, Episodes, join
 from ..simulation.stepping import begin, take
-from ..tasks.environment import close_env, make_env
+from ..tasks.environment import make_env
 from ..tasks.table import LocalTask
 
 # Pushes against where the pole falls to and, less, where the cart goes to: 500 steps from any first state.
@@ -15,19 +15,19 @@ _STEPS, _SEED = 10_000, 0  # of a stage
 
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:
     """10 stages of 10,000 steps, the last episode of each whole; SimulationError: the environment failed."""
-    rng, env, made = np.random.Generator(np.random.PCG64(_SEED)), make_env(task.env_id), list[Episode]()
-    for share in _SHARES:
-        steps = 0
-        while steps < _STEPS:
-            rows, ended, terminated = [], False, False
-            observation, _ = begin(env, seed=int(rng.integers(2**31)))
-            while not ended:
-                action = int(rng.integers(2)) if rng.random() < share else int(observation @ _GAINS > 0)
-                after, reward, terminated, truncated, _ = take(env, action)
-                rows.append((observation, action, reward))
-                observation, ended = after, terminated or truncated
-            seen, actions, rewards = zip(*rows, strict=True)
-            made.append(Episode(np.array(seen), np.array(actions), np.array(rewards, np.float32), terminated))
-            steps += len(rows)
-    close_env(env)
+    rng, made = np.random.Generator(np.random.PCG64(_SEED)), list[Episode]()
+    with make_env(task.env_id) as env:
+        for share in _SHARES:
+            steps = 0
+            while steps < _STEPS:
+                rows, ended, terminated = [], False, False
+                observation, _ = begin(env, seed=int(rng.integers(2**31)))
+                while not ended:
+                    action = int(rng.integers(2)) if rng.random() < share else int(observation @ _GAINS > 0)
+                    after, reward, terminated, truncated, _ = take(env, action)
+                    rows.append((observation, action, reward))
+                    observation, ended = after, terminated or truncated
+                seen, actions, rewards = zip(*rows, strict=True)
+                made.append(Episode(np.array(seen), np.array(actions), np.array(rewards, np.float32), terminated))
+                steps += len(rows)
     return join(made)

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, repeat
+from contextlib import ExitStack
+from itertools import chain, count, repeat
 from typing import Any
 
 import gymnasium as gym
@@ -107,16 +108,20 @@ def episodes_of(
     MuJoCo runs in parallel in threads. SimulationError: an environment fails.
     """
     threads = min(core_count(), -(-n_steps // (_AT_ONCE * horizon)))
-    # Without Gymnasium's wrappers, which cost time at every step: `horizon` is the time limit.
-    teams = [[make_env(env_id).unwrapped for _ in range(_AT_ONCE)] for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
+    with ExitStack() as stack:
+
+        def made() -> gym.Env[Any, Any]:
+            env = make_env(env_id)
+            stack.callback(close_env, env)
+            return env.unwrapped  # Gymnasium's wrappers cost time at every step: `horizon` is the time limit
+
+        teams = [[made() for _ in range(_AT_ONCE)] for _ in range(threads)]
+        pool = stack.enter_context(ThreadPoolExecutor(threads))
         for first in count(0, _AT_ONCE * threads):
             numbers = range(first, first + _AT_ONCE * threads, _AT_ONCE)
-            for played in pool.map(play, teams, repeat(policy), repeat(horizon), repeat(seed), numbers):
-                for episode in played:
-                    yield episode
-                    n_steps -= len(episode)
-                    if n_steps <= 0:
-                        for env in (env for team in teams for env in team):
-                            close_env(env)
-                        return
+            played = pool.map(play, teams, repeat(policy), repeat(horizon), repeat(seed), numbers)
+            for episode in chain.from_iterable(played):
+                yield episode
+                n_steps -= len(episode)
+                if n_steps <= 0:
+                    return

@@ -52,6 +52,6 @@ def play(env: ReacherRecall, rng: np.random.Generator, noise: float) -> Episode:
 
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:
     """200 episodes, each with noise of its own, uniform up to 0.3."""
-    env, rng = ReacherRecall(), np.random.default_rng(0)
-    bar = trange(_EPISODES, desc=f"making {task.name}", unit="episode", disable=not progress)
-    return join([play(env, rng, rng.uniform(0.0, _MOST_NOISE)) for _ in bar])
+    rng, bar = np.random.default_rng(0), trange(_EPISODES, desc=f"making {task.name}", disable=not progress)
+    with ReacherRecall() as env:
+        return join([play(env, rng, rng.uniform(0.0, _MOST_NOISE)) for _ in bar])

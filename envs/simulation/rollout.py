@@ -227,14 +227,17 @@ class _Group(Generic[State]):
         began = time.perf_counter()
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
         self.seconds += time.perf_counter() - began
-        self.actions = actions[self._places]
         space = self._envs.single_action_space
-        if isinstance(space, Box) and space.shape == self.actions.shape[1:]:
-            within = np.clip(self.actions, space.low, space.high).astype(self.actions.dtype)
-            if not self._told and not np.array_equal(within, self.actions, equal_nan=True):
-                self._told.append("note: actions were clipped to the bounds of the environment, which are narrower")
-                print(self._told[0], file=sys.stderr)
-            self.actions = within
+        if isinstance(space, Box) and space.shape == actions.shape[1:]:
+            within = np.clip(actions, space.low, space.high).astype(actions.dtype)
+            if not np.array_equal(within, actions, equal_nan=True):
+                if not self._told:
+                    self._told.append("note: actions were clipped to the bounds of the environment, which are narrower")
+                    print(self._told[0], file=sys.stderr)
+                if hasattr(self._state, "previous_action"):  # what was executed, as in data
+                    self._state = self._state._replace(previous_action=within)
+            actions = within
+        self.actions = actions[self._places]
         if on_action is not None:
             on_action(self.running, self.actions)
         # A copy, which an environment may write into. Idle environments ignore their rows.

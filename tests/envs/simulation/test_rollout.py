@@ -151,6 +151,41 @@ def test_rewards_of_every_kind_of_number(reward: object, register: Register) -> 
     assert result.returns.tolist() == result.lengths.tolist() == LENGTHS
 
 
+class Narrow(Countdown):
+    """Takes half of the policy's actions, and may say how often it was closed."""
+
+    action_space = gym.spaces.Box(-0.01, 0.01, (1,))
+    closed = 0
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return super().step(action)
+
+    def close(self):
+        Narrow.closed += 1
+
+
+@pytest.mark.parametrize("mode", ["recurrent", "staggered", "window"])
+def test_narrower_bounds_clip_actions_and_a_policy_sees_what_was_executed(
+    mode: str, register: Register, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, seen, acted = replace(make_policy(2, 1), rollout=mode), [], []
+    plain = type(policy).act
+
+    def act(self, observation, reward, state):
+        seen.append(None if state.previous_action is None else np.array(state.previous_action)[:1])
+        return plain(self, observation, reward, state)
+
+    monkeypatch.setattr(type(policy), "act", act)
+    rollout(
+        policy, register(Narrow), episodes=1, target_return=1.0, seed=2, on_action=lambda _, taken: acted.append(taken)
+    )
+    assert len(acted) > 3 and seen[0] is None and np.abs(acted).max() <= np.float32(0.01)
+    np.testing.assert_array_equal(seen[1:], acted[:-1])
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["note: actions were clipped to the bounds of the environment, which are narrower"]
+
+
 @pytest.mark.parametrize("asked", [{"episodes": 0}, {"target_return": []}])
 def test_no_episode_at_all_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="ask for one at least"):
