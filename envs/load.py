@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,7 +48,7 @@ OF_THE_TABLE = ("auto", "d4rl", "local")
 MARGIN = 0.05  # of the range of an action in the data, on either side
 LEAST_LIMIT = 1000  # steps that are played where there is no time limit; or twice the longest episode of the data
 _RESETS, _PLAYED, _ROWS = 5, 200, 10_000  # first states, steps and rows of data by which units are compared
-_FAR_APART = 30
+_FAR_APART, _NAMED = 30, 8  # times; columns that the note names
 _SIZES = ("layout", "observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
 
 
@@ -87,7 +87,7 @@ def default_name(source: Source) -> str:
     if not isinstance(source, str):
         names = [default_name(os.fspath(one)) for one in each(source)]
         return os.path.commonprefix(names).strip("-._") or names[0]  # noqa: RUF071  of characters
-    plain = source.removeprefix(MINARI) if source.startswith(MINARI) else PurePath(source).stem
+    plain = source.removeprefix(MINARI) if source.startswith(MINARI) else Path(os.path.abspath(source)).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
@@ -130,44 +130,18 @@ def _is_version(name: str, source: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How data are read, wherever they are from, and what a user says of their environment: `load_task`'s options."""
+    """What a user says of data, wherever they are from, and of their environment; `limits` are those of all data."""
 
     env_id: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     reference: Reference | None = None
-    clip_actions: bool = False
-    max_episode_steps: int | None = None
     local_steps: int | None = None
     progress: bool = True
-    memory_map: bool = False
-    actions: str | None = None
-    columns: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
-    observation_keys: str | Sequence[str] = ()
+    limits: Limits = field(default_factory=Limits)
 
-    @property
-    def keys(self) -> list[str]:
-        """The parts of observations that are used, all where there are none."""
-        keys = self.observation_keys
-        return keys.split() if isinstance(keys, str) else [*keys]
-
-    def limits(self) -> dict[str, Any]:
-        """The fields of `columns.Limits` that a user gives."""
-        given = ("clip_actions", "max_episode_steps", "memory_map", "actions")
-        keys = {"names": named(self.columns), "observation_keys": tuple(self.keys)}
-        return {name: getattr(self, name) for name in given} | keys
-
-
-def named(columns: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> dict[str, str | Sequence[str]]:
-    """Which entries are what, of "observations=x,y actions=u" or such words; UsageError: a word is none."""
-    if isinstance(columns, Mapping):
-        return dict(columns)
-    found: dict[str, str | Sequence[str]] = {}
-    for word in columns.split() if isinstance(columns, str) else columns:
-        role, equals, names = word.partition("=")
-        if not equals or not role or not names.strip(","):
-            raise UsageError(f"--columns {word}: write MEANING=NAME,NAME such as observations=x,y or actions=u")
-        found[role] = [name for name in names.split(",") if name]
-    return found
+    def read(self, path: Path, name: str, **of_task: Any) -> Episodes:  # noqa: ANN401  as `Limits`
+        """The data of a file, held to a task's limits, too."""
+        return read_file(path, dataset=name, **vars(replace(self.limits, **of_task)))
 
 
 def load_episodes(name: str, source: Source = "auto", **options: Any) -> Episodes:  # noqa: ANN401
@@ -191,8 +165,13 @@ def load_task(
     name: str,
     source: Source = "auto",
     *,
+    env_id: str | None = None,
     env_kwargs: str | Mapping[str, Any] | None = None,
-    **options: Any,  # noqa: ANN401
+    reference: Reference | None = None,
+    local_steps: int | None = None,
+    columns: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+    progress: bool = True,
+    **limits: Any,  # noqa: ANN401
 ) -> tuple[Task, Episodes]:
     """A task and its data, of one source or of several that are one dataset, with their sizes on stderr.
 
@@ -202,11 +181,12 @@ def load_task(
     JSON; without one, its spaces are the data's, and its task has an empty `env_id`. Of your own, `reference` gives the
     returns that score 0 and 100 (default: the Minari dataset's, if any), and the target return is the data's best.
 
-    `clip_actions` and `max_episode_steps` are for files whose actions leave their bounds or whose ends are not marked,
-    `actions` says that they are "discrete" or "continuous", `columns` which entries are what, {"observations": ["x",
-    "y"], "actions": "u"} or "observations=x,y actions=u", and `observation_keys` which parts of observations that are
-    dicts are used, in the data and in the environment. `memory_map` maps observations and actions from the disk.
-    `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some). `progress` shows bars.
+    `columns` says which entries are what, {"observations": ["x", "y"], "actions": "u"} or "observations=x,y actions=u".
+    `limits`: `clip_actions` and `max_episode_steps` are for files whose actions leave their bounds or whose ends are
+    not marked, `actions` says that they are "discrete" or "continuous", and `observation_keys` which parts of
+    observations that are dicts are used, in the data and in the environment. `memory_map` maps observations and actions
+    from the disk. `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some).
+    `progress` shows bars.
 
     Raises:
         UsageError: as `expand`, or an option does not fit.
@@ -214,9 +194,17 @@ def load_task(
         AarenRLError: as `load_episodes`, `read_minari` and `own_task`.
     """
     try:
-        reading = Reading(env_kwargs=arguments_of(env_kwargs) if env_kwargs else {}, **options)
+        kwargs = arguments_of(env_kwargs)
     except ValueError as error:
         raise UsageError(f"--env-kwargs: {error}") from error
+    reading = Reading(
+        env_id=env_id,
+        env_kwargs=kwargs,
+        reference=reference,
+        local_steps=local_steps,
+        progress=progress,
+        limits=Limits(names=columns, **limits),
+    )
     sources = [source] if isinstance(source, os.PathLike) else each(expand(source))
     found = [load_one(name, one, reading) for one in sources]
     (task, episodes), others = found[0], found[1:]
@@ -231,13 +219,18 @@ def load_task(
         episodes = _joined(name, [part for _, part in found])
     if not task.env_id:
         return _without_environment(task, episodes)
-    if is_own(source, reading.env_id, name) and (note := _other_units(task, episodes)):
-        episodes = replace(episodes, notes=(*episodes.notes, note))
+    if is_own(source, env_id, name):
+        episodes = replace(episodes, notes=(*episodes.notes, *_other_units(task, episodes)))
     return _settled(task, episodes)
 
 
-def load_one(name: str, source: str | os.PathLike[str], reading: Reading) -> tuple[Task, Episodes]:
-    """The data of one source and their task, in which `load_task` fills in what only data say."""
+def load_one(
+    name: str, source: str | os.PathLike[str], reading: Reading, *, plays: bool = True
+) -> tuple[Task, Episodes]:
+    """The data of one source and their task, in which `load_task` fills in what only data say.
+
+    Where nothing `plays`, the environment of a Minari dataset need not be one that can be made here.
+    """
     name = task_name(name, source, reading.env_id)
     own = is_own(source, reading.env_id, name) or source == "minari"
     if not own and (reading.reference is not None or reading.env_kwargs):
@@ -251,25 +244,29 @@ def load_one(name: str, source: str | os.PathLike[str], reading: Reading) -> tup
     if not own:
         return get_task(name), _of_table(get_task(name), os.fspath(source), file, reading)
     if file is None:
-        task, episodes = _of_minari(name, os.fspath(source), reading)
+        task, episodes = _of_minari(name, os.fspath(source), reading, plays)
     elif reading.env_id is not None:
         task = _own_task(name, reading.env_id, reading)
         episodes = _read_for(task, file, reading)
     else:
-        limits = reading.limits() | {"action_low": -np.inf, "action_high": np.inf}
-        episodes = read_file(file, dataset=name, **limits)
+        if reading.limits.clip_actions:
+            raise UsageError("--clip-actions: without an environment actions have no bounds; add --env-id ID")
+        episodes = reading.read(file, name, action_low=-np.inf, action_high=np.inf)
         task = _unplayed(name, episodes, reading)
     targets = TASKS[name].target_returns if name in TASKS else (float(episodes.returns.max()),)
     return replace(task, target_returns=targets), episodes
 
 
-def _own_task(name: str, env_id: str, reading: Reading, **options: Any) -> Task:  # noqa: ANN401
-    """The task of `env_id`, as `own_task`."""
-    kwargs = dict(options.pop("env_kwargs", {})) | dict(reading.env_kwargs)
-    if reading.keys:
-        kwargs["observation_keys"] = reading.keys
-    limit = reading.max_episode_steps or options.pop("max_episode_steps", None)
+def _own_task(name: str, env_id: str, reading: Reading, of_data: Described | None = None) -> Task:
+    """The task of `env_id`, as `own_task`; its data may describe its arguments and its time limit, too."""
+    kwargs = {**(of_data.env_kwargs if of_data else {}), **reading.env_kwargs, **_keys(reading)}
+    limit = reading.limits.max_episode_steps or (of_data.max_episode_steps if of_data else None)
     return own_task(name, env_id, reference=reading.reference, env_kwargs=kwargs, max_episode_steps=limit)
+
+
+def _keys(reading: Reading) -> dict[str, Any]:
+    """The argument of an environment that shows some parts of its observations alone."""
+    return {"observation_keys": keys} if (keys := reading.limits.observation_keys) else {}
 
 
 def _unplayed(name: str, episodes: Episodes, reading: Reading) -> Task:
@@ -287,45 +284,46 @@ def _unplayed(name: str, episodes: Episodes, reading: Reading) -> Task:
         horizon=0,
         action_low=tuple(-bound for bound in open_ended),
         action_high=open_ended,
-        env_kwargs={"observation_keys": reading.keys} if reading.keys else {},
+        env_kwargs=_keys(reading),
         reference=reading.reference,
         layout=episodes.layout,
     )
 
 
-def _of_minari(name: str, source: str, reading: Reading) -> tuple[Task, Episodes]:
+def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[Task, Episodes]:
     """A Minari dataset in the environment that the user names, else in its eval_env_spec, else in its env_spec."""
     dataset_id = minari_id(name) if source == "minari" else check_minari_id(source.removeprefix(MINARI))
-    limits = {key: value for key, value in reading.limits().items() if key not in ("max_episode_steps", "names")}
-    episodes, spec = read_minari(dataset_id, plays=False, progress=reading.progress, **limits)
+    limits = reading.limits
+    if limits.names:
+        raise UsageError(f"--columns: {dataset_id} has Minari's names; leave it out")
+    episodes, spec = read_minari(dataset_id, progress=reading.progress, **vars(replace(limits, max_episode_steps=None)))
     reading = replace(reading, reference=reading.reference or spec.reference)
-    played, chosen, notes = spec.evaluated or spec.recorded, reading.env_id, list[str]()
-    if chosen is not None:
+    played, notes = spec.evaluated or spec.recorded, list[str]()
+    if (chosen := reading.env_id) is not None:
         known = [one for one in (spec.recorded, spec.evaluated) if one and one.env_id == chosen]
         if spec.recorded is not None and not known:
             notes.append(f"{dataset_id} was recorded on {spec.recorded.env_id}; {chosen}, of --env-id, is played")
         played = known[0] if known and known[0].problem is None else Described(chosen)
-    if played is None:
-        task = _unplayed(name, episodes, reading)
+    if played is None or not plays:
+        if limits.max_episode_steps is not None:
+            raise UsageError(f"--max-episode-steps: episodes of {dataset_id} stay as recorded; leave it out")
         described: dict[str, Any] = {"action_start": spec.action_start}
         described |= {key: of for key in ("n_actions", "action_low", "action_high") if (of := getattr(spec, key))}
-        return replace(task, **described), episodes
+        return replace(_unplayed(name, episodes, reading), **described), episodes
     if played.problem is not None:
         raise DataError(played.problem)
     if played is spec.evaluated:
         shown = ", ".join(f"{key}={value!r}" for key, value in played.env_kwargs.items())
         notes += [f"evaluated in the dataset's eval_env_spec, {played.env_id}({shown})", *played.notes]
-    own = {"env_kwargs": played.env_kwargs, "max_episode_steps": played.max_episode_steps}
-    task = _own_task(name, played.env_id, reading, **own)
+    task = _own_task(name, played.env_id, reading, played)
     episodes = _arranged(task, replace(episodes, notes=(*episodes.notes, *notes)))
     if episodes.discrete != bool(task.n_actions):
         kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, task.n_actions)]
         raise DataError(f"{dataset_id}: has {kinds[0]} actions, {task.env_id} {kinds[1]}; choose another environment")
-    clips = list[str]()
-    steps: dict[str, Any] = {"observations": episodes.observations, "actions": episodes.actions}
-    clip = reading.clip_actions or (spec.recorded is not None and spec.recorded.clips)
-    if clip and not episodes.discrete:
-        steps["actions"] = episodes.actions.copy()
+    clips, clip = list[str](), limits.clip_actions or (spec.recorded is not None and spec.recorded.clips)
+    # A copy where clipping changes it.
+    actions = episodes.actions.copy() if clip and not episodes.discrete else episodes.actions
+    steps: dict[str, Any] = {"observations": episodes.observations, "actions": actions}
     hold(episodes.path, steps, Limits(**sizes(task), clip_actions=clip), clips)
     episodes = replace(episodes, **steps, notes=(*episodes.notes, *clips))
     return task, episodes if played is spec.evaluated else _held_to_horizon(task, episodes)
@@ -417,7 +415,7 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
     url = d4rl_url(task)
     print(f"{task.name}: downloading D4RL's file from {url}, because {path} does not exist", file=sys.stderr)
     # What options of the load can mend is left to the load.
-    mending = Reading(clip_actions=True, max_episode_steps=task.horizon)
+    mending = Reading(limits=Limits(clip_actions=True, max_episode_steps=task.horizon))
     try:
         fetch(url, path, check=lambda part: _read_for(task, part, mending), progress=progress)
     except DataError as error:
@@ -440,7 +438,7 @@ def sizes(task: Task) -> dict[str, Any]:
 def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
     """A file, held to its pin and to the task's sizes, bounds, environment and horizon."""
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
-    episodes = read_file(path, dataset=dataset, **reading.limits(), **sizes(task))
+    episodes = reading.read(path, dataset, **sizes(task))
     there = episodes.env_id
     if isinstance(task, D4RLTask | LocalTask):
         same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) and there else [task.env_id]
@@ -485,28 +483,39 @@ def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
     return episodes
 
 
-def _other_units(task: Task, episodes: Episodes) -> str | None:
-    """A note where the first episode's actions, played again, give numbers that are far from the data's in size."""
-    starts, rewards = [], []
+def _other_units(task: Task, episodes: Episodes) -> list[str]:
+    """Notes where the first episode's actions, played again, give numbers that are far from the data's in size."""
+    seen, rewards = list[npt.NDArray[Any]](), list[float]()
     try:
         env = make_env(task.env_id, **task.env_kwargs)
-        starts = [begin(env, seed=seed)[0] for seed in range(_RESETS)]
-        for action in episodes[0].actions[:_PLAYED]:
-            _, reward, terminated, truncated, _ = take(env, action)
-            rewards.append(reward)
-            if terminated or truncated:
-                break
-        close_env(env)
+        try:
+            seen += [begin(env, seed=seed)[0] for seed in range(_RESETS)]
+            for action in episodes[0].actions[:_PLAYED]:
+                observation, reward, terminated, truncated, _ = take(env, action)
+                seen.append(observation)
+                rewards.append(reward)
+                if terminated or truncated:
+                    break
+        finally:
+            close_env(env)
     except SimulationError:  # an evaluation will say it
-        return None
-    there = _size(episodes.observations[episodes.offsets[:-1][:_PLAYED]]), _size(episodes.rewards[:_ROWS, None])
-    here = _size(np.array(starts)), _size(np.array(rewards)[:, None])
-    for what, data, own in zip(("observations", "rewards"), there, here, strict=True):
-        both = (data > 0) & (own > 0)
-        times = np.median(own[both] / data[both]) if both.any() else 1.0
-        if not 1 / _FAR_APART < times < _FAR_APART:
-            return f"{what} of the environment are about {times:.2g} times those of the data: other units or scaling?"
-    return None
+        return []
+    rows = np.append(episodes.offsets[:-1][:_RESETS], np.arange(1, len(episodes[0]))[: len(rewards)])
+    pairs = {
+        "observations": (np.array(seen), episodes.observations[rows]),
+        "rewards": (np.array(rewards)[:, None], episodes.rewards[:_ROWS, None]),
+    }
+    notes = []
+    for what, (own, data) in pairs.items():
+        here, there = _size(own), _size(data)
+        times = np.divide(here, there, out=np.ones(len(here)), where=(here > 0) & (there > 0))
+        if (far := np.flatnonzero(np.abs(np.log(times)) > np.log(_FAR_APART))).size:
+            columns = "" if len(far) == len(times) else f" {', '.join(map(str, far[:_NAMED]))}"
+            told = ", ".join(dict.fromkeys(f"{times[column]:.2g}" for column in far[:_NAMED]))
+            notes.append(
+                f"{what}{columns} of the environment are about {told} times those of the data: other units or scaling?"
+            )
+    return notes
 
 
 def _size(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from aaren_rl.envs import DataError, Episodes
-from aaren_rl.envs.data.minari import read_minari
+from aaren_rl.envs import DataError, Episodes, load_task
 
 ID = "test/hopper/random-v0"
 
@@ -73,9 +72,9 @@ def episode(data: Path, number: int = 1):
 
 
 def refused(*parts, **options):
-    """Reading ID ends in one line with these parts."""
+    """Loading ID ends in one line with these parts."""
     with pytest.raises(DataError) as caught:
-        read_minari(ID, progress=False, **options)
+        load_task("mine", f"minari:{ID}", progress=False, **options)
     message = str(caught.value)
     assert "\n" not in message and "; " in message and all(str(part) in message for part in parts), message
 

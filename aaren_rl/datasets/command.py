@@ -10,7 +10,19 @@ from typing import Any
 from ..base.errors import UsageError
 from ..base.files import cache_dir, check_outputs, write_json, writing
 from ..cli import Parser, import_registering, positive, run
-from ..envs import BUILT_IN, TASKS, AarenRLError, D4RLTask, DataError, Episodes, LocalTask, Reference, get_task
+from ..envs import (
+    BUILT_IN,
+    TASKS,
+    AarenRLError,
+    D4RLTask,
+    DataError,
+    Episodes,
+    LocalTask,
+    Reference,
+    find_task,
+    get_task,
+)
+from ..envs.data.columns import Limits
 from ..envs.data.download import pin_path
 from ..envs.data.files import SUFFIXES, write_hdf5
 from ..envs.data.minari import (
@@ -20,7 +32,6 @@ from ..envs.data.minari import (
     minari_dataset_dir,
     minari_id,
     new_minari_folder,
-    read_minari,
     read_spec,
     split_version,
     write_minari,
@@ -38,7 +49,6 @@ Look after datasets. NAME is a file of yours, a task such as hopper-medium, or m
   aaren-rl datasets download hopper-medium --source minari
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
 """
-_OPTIONS = ("clip_actions", "max_episode_steps", "local_steps", "env_id")
 
 
 def make_parser() -> Parser:
@@ -96,23 +106,25 @@ def _parsed(text: str) -> tuple[str, str]:
     """The name and the source that a NAME stands for; UsageError: it is none. All are safe as parts of a path."""
     if text.startswith(MINARI):
         check_minari_id(text.removeprefix(MINARI))
-    elif not text.endswith(SUFFIXES):
+    elif not text.endswith(SUFFIXES) and (find_task(text) or not text or not Path(text).is_dir()):
         return get_task(text).name, "auto"
     return "data", text
 
 
 def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100 in it."""
-    given: dict[str, Any] = {name: value for name in _OPTIONS if (value := getattr(arguments, name, None))}
-    reading = Reading(**given)
-    if source.startswith("minari"):  # whether or not its environment can be made here
-        dataset = minari_id(name) if source == "minari" else source.removeprefix(MINARI)
-        episodes, spec = read_minari(dataset, clip_actions=reading.clip_actions, plays=False)
-        return episodes, spec.reference
-    task, episodes = load_one(name, source, reading)
+    env_id, limit = getattr(arguments, "env_id", None), getattr(arguments, "max_episode_steps", None)
+    if source.startswith("minari") and env_id is not None:
+        if arguments.work is not _convert:  # which writes it
+            raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
+        env_id = None
+    name = "data" if source.startswith(MINARI) else name
+    limits = Limits(clip_actions=getattr(arguments, "clip_actions", False), max_episode_steps=limit)
+    reading = Reading(env_id=env_id, local_steps=getattr(arguments, "local_steps", None), limits=limits)
+    task, episodes = load_one(name, source, reading, plays=False)
     if episodes.source == "file":
         named = Path(source).stem if name == "data" else name
-        episodes = replace(episodes, dataset=named, env_id=episodes.env_id or reading.env_id)
+        episodes = replace(episodes, dataset=named, env_id=episodes.env_id or env_id)
     return episodes, task.reference
 
 
@@ -221,6 +233,8 @@ def _convert(arguments: argparse.Namespace) -> Iterable[str]:
         raise UsageError(f"{target}: only HDF5 and minari:ID are written; let the name end in .hdf5")
     elif Path(target).exists():
         raise UsageError(f"{target}: already exists; choose another name")
+    elif arguments.description is not None:
+        raise UsageError("--description is stored in Minari data sets; leave it out")
     check_outputs({"TARGET": None if to_minari else Path(target)})
     episodes, reference = _load(name, source, arguments)
     env_id, limit = arguments.env_id or episodes.env_id, arguments.max_episode_steps

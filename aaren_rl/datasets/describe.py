@@ -53,8 +53,8 @@ def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
         "action_columns": None if episodes.discrete else describe_columns(episodes.actions),
         "action_range": episodes.action_range(),
         "action_shares": _shares(episodes.actions) if episodes.discrete else None,
-        "sha256": sha256(path),
-        "bytes": path.stat().st_size,
+        "sha256": sha256(path) if path.is_file() else None,
+        "bytes": sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()),
     }
 
 
@@ -117,7 +117,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
         [
             f"{d['dataset']}, from {SOURCES[d['source']]}",
             f"file          {d['path']} ({size_text(d['bytes'])})",
-            f"SHA-256       {d['sha256']}",
+            f"SHA-256       {d['sha256'] or '-'}",
             f"environment   {d['env_id'] or 'not named'}",
             *(f"note          {note}" for note in d["notes"]),
             f"episodes      {d['episodes']:,}, {d['ends']['terminated']:,} terminated ({d['terminated_share']:.1%}), "

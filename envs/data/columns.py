@@ -6,19 +6,20 @@ means; what nobody knows is left alone, unless it may be an end or padding, whic
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ...base.errors import DataError, UsageError
+from ...base.errors import DataError, UsageError, one_line
 from ..tasks.spaces import Layout, flat_size, flatten_batch, is_vector
 from .episodes import is_far, moments
 from .storage import allocate, release
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
+UNREADABLE = "cannot be read ({}); get the file again, or make it again"
 CONVERT = "aaren_rl.Episodes.from_arrays and .from_trajectories take arrays and lists (docs/howto/own-data.md)"
 
 # What an entry may be called, by what it means. The first name is ours; others are of Gymnasium's loops and of other
@@ -95,9 +96,14 @@ class Column:
         """Whether it holds integers, one for every step: (N,) or (N, 1)."""
         return self.data.dtype.kind in "biu" and self.shape[1:] in ((), (1,))
 
-    def values(self) -> npt.NDArray[Any]:
-        """All numbers, in their own type."""
-        return np.asarray(self.data[()])
+    def read(self, rows: Any = ()) -> npt.NDArray[Any]:  # noqa: ANN401  an index
+        """Its numbers, or some rows of them, in their own type; DataError: the file is damaged there."""
+        try:
+            return np.asarray(self.data[rows])
+        except MemoryError:
+            raise
+        except Exception as error:  # what libraries raise on a damaged file depends on where the damage is
+            raise DataError(f"{self.place}: {UNREADABLE.format(one_line(error, 150))}") from error
 
     def is_each(self, steps: int) -> bool:
         """Whether it has one number for each of so many steps."""
@@ -180,8 +186,8 @@ class Limits:
     max_episode_steps: int | None = None
     clip_actions: bool = False
     memory_map: bool = False
-    names: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    observation_keys: Sequence[str] = ()
+    names: Any = ()
+    observation_keys: Any = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError where a value is none that is possible."""
@@ -189,28 +195,47 @@ class Limits:
             raise UsageError(f"max_episode_steps is {self.max_episode_steps}; give 1 or more (--max-episode-steps)")
         if self.actions not in (None, "discrete", "continuous"):
             raise UsageError(f"--actions {self.actions}: give discrete or continuous")
-        if unknown := [role for role in self.names if role not in NAMES and role not in MEANING]:
-            raise UsageError(f"names: {unknown[0]!r} is no meaning of a column; known are {', '.join(NAMES)}")
+        object.__setattr__(self, "observation_keys", [str(key) for key in _words(self.observation_keys)])
+        object.__setattr__(self, "names", _meanings(self.names))
+
+
+def _words(given: Any) -> list[Any]:  # noqa: ANN401  a text, one label or several
+    return given.split() if isinstance(given, str) else [*given] if isinstance(given, Iterable) else [given]
+
+
+def _meanings(given: Any) -> dict[str, list[str]]:  # noqa: ANN401  as `Limits.names`
+    """The names of the entries by what they mean; UsageError: a word is none, or a meaning is unknown."""
+    if not isinstance(given, Mapping):
+        words = [(word, *word.partition("=")) for word in _words(given)]
+        if odd := [word for word, role, _, names in words if not role or not names.strip(",")]:
+            raise UsageError(f"--columns {odd[0]}: write MEANING=NAME,NAME such as observations=x,y or actions=u")
+        given = {role: list(filter(None, names.split(","))) for _, role, _, names in words}
+    if unknown := [role for role in given if role not in NAMES and role not in MEANING]:
+        raise UsageError(f"names: {unknown[0]!r} is no meaning of a column; known are {', '.join(NAMES)}")
+    return {role: [names] if isinstance(names, str) else list(map(str, _words(names))) for role, names in given.items()}
 
 
 # Names
 
 
-def named(table: Table, limits: Limits, way_out: str) -> Part:
+def named(table: Table, limits: Limits) -> Part:
     """The columns of a table by their meaning; DataError: one is missing, or is there twice with other numbers."""
-    chosen = {MEANING.get(role, role): [of] if isinstance(of, str) else [*of] for role, of in limits.names.items()}
-    observations, actions, rewards = (_step_column(table, role, chosen.get(role), way_out) for role in STEP_NAMES)
+    chosen = {MEANING.get(role, role): names for role, names in limits.names.items()}
+    if missing := [name for names in chosen.values() for name in names if name not in table.columns]:
+        raise _missing(table, missing[0])
+    observations, actions, rewards = (_step_column(table, role, chosen.get(role)) for role in STEP_NAMES)
     if keys := limits.observation_keys:
-        if not isinstance(observations, Mapping) or (missing := [key for key in keys if key not in observations]):
-            has = ", ".join(observations) if isinstance(observations, Mapping) else "one array"
-            raise DataError(f"{table.place}: observations have no {missing[0] if has else keys[0]} ({has}); correct it")
-        observations = {key: observations[key] for key in keys}
+        parts = observations if isinstance(observations, Mapping) else {}
+        if absent := [key for key in keys if key not in parts]:
+            has = ", ".join(parts) or "they are one array"
+            raise DataError(f"{table.place}: observations have no {absent[0]} ({has}); correct it")
+        observations = {key: parts[key] for key in keys}
     marks: dict[str, dict[str, Column]] = {}
     others: dict[str, Column] = {}
     given = {name: role for role, names in chosen.items() for name in names}
     for name, column in table.columns.items():
         role = given.get(name) or (None if MEANING.get(name) in chosen else MEANING.get(name))
-        if not isinstance(column, Column) or role in STEP_NAMES or _numbered_role(name) in STEP_NAMES:
+        if not isinstance(column, Column) or role in STEP_NAMES or _numbered(name)[0] in STEP_NAMES:
             continue
         if role is not None:
             marks.setdefault(role, {})[name] = column
@@ -219,25 +244,27 @@ def named(table: Table, limits: Limits, way_out: str) -> Part:
     return Part(table.place, observations, _one(table, actions), _one(table, rewards), marks, others)
 
 
-def _step_column(table: Table, role: str, chosen: list[str] | None, way_out: str) -> Tree:
+def _missing(table: Table, name: str, way_out: str = "") -> DataError:
+    found = ", ".join(ascii(name) for name in sorted(table.columns)[:20]) or "nothing"
+    return DataError(f"{table.place}: missing {name} (found: {found}); {way_out}{CONVERT}")
+
+
+def _step_column(table: Table, role: str, chosen: Sequence[str] | None) -> Tree:
     columns = table.columns
     present = [name for name in chosen or NAMES[role] if name in columns]
-    if chosen is None and not present:
-        present = sorted(filter(lambda name: _numbered_role(name) == role, columns), key=_number_in)
-        chosen = present or None
-    if missing := [role] if not present else [name for name in chosen or () if name not in columns]:
-        found = ", ".join(ascii(name) for name in sorted(columns)[:20]) or "nothing"
-        if role == REWARDS:  # as in data of play
-            way_out = f"add one for each step, zeros if you train --agent bc; {CONVERT}"
-        raise DataError(f"{table.place}: missing {missing[0]} (found: {found}); {way_out}")
-    if chosen is not None and len(present) > 1:  # obs_0, obs_1, ..., or names of the user's own
-        values = [_one(table, columns[name]).values() for name in present]
+    if not present:  # obs_0, obs_1, ...
+        present = sorted((name for name in columns if _numbered(name)[0] == role), key=lambda name: _numbered(name)[1])
+        chosen = present
+    if not present:  # no rewards, as in data of play
+        raise _missing(table, role, "add one for each step, zeros if you train --agent bc; " * (role == REWARDS))
+    if chosen and len(present) > 1:
+        values = [_one(table, columns[name]).read() for name in present]
         if len({array.shape[:1] for array in values}) > 1:
             raise DataError(f"{table.place}: {', '.join(present)} have unequal numbers of rows; give as many in each")
         beside = np.concatenate([array.reshape(len(array), -1) for array in values], axis=1)
         return Column(f"{table.place}:{role}", beside)
     for other in present[1:]:
-        one, two = ([column.values() for column in columns_of(columns[name])] for name in (present[0], other))
+        one, two = ([column.read() for column in columns_of(columns[name])] for name in (present[0], other))
         if len(one) != len(two) or not all(map(_equal, one, two)):
             raise DataError(
                 f"{table.place}: {present[0]} and {other} both are {role}, and differ; leave one out, or say which, "
@@ -250,14 +277,10 @@ def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return one.shape == other.shape and np.allclose(one, other, 0, 0, equal_nan=True)
 
 
-def _numbered_role(name: str) -> str | None:
+def _numbered(name: str) -> tuple[str | None, int]:
+    """What a name such as obs_3 means, and its number."""
     match = _NUMBERED.fullmatch(name)
-    return MEANING.get(match[1].rstrip("_.[- ")) if match else None
-
-
-def _number_in(name: str) -> int:
-    match = _NUMBERED.fullmatch(name)
-    return int(match[2]) if match else 0
+    return (MEANING.get(match[1].rstrip("_.[- ")), int(match[2])) if match else (None, 0)
 
 
 def _one(table: Table, column: Tree) -> Column:
@@ -279,7 +302,7 @@ def apart(part: Part) -> list[Part]:
 
     def episode(e: int) -> Part:
         def row(column: Column) -> Column:
-            return Column(f"{column.place}[{e}]", np.asarray(column.data[e]))
+            return Column(f"{column.place}[{e}]", column.read(e))
 
         marks = {role: {name: row(column) for name, column in of.items()} for role, of in part.marks.items()}
         steps = changed(part.observations, row), row(part.actions), row(part.rewards)
@@ -291,56 +314,32 @@ def apart(part: Part) -> list[Part]:
 # Numbers
 
 
-def read_finite(
-    columns: Sequence[Column], out: npt.NDArray[Any], keep: Sequence[Flags], layout: Layout | None = None
-) -> None:
-    """Read the rows of columns that are kept, (N,) of each, into `out` (M, ...), up to its end.
-
-    DataError: a value is not finite in float32; the message has its column and its step.
-    """
-    _fill(
-        [(column.place, column, column.blocks(len(kept)), kept) for column, kept in zip(columns, keep, strict=True)],
-        out,
-        layout,
+def flat_width(tree: Tree, layout: Layout | None) -> int:
+    """The number O of columns of observations once they are flattened."""
+    return (
+        sum(column.width for column in columns_of(tree)) if _is_flat(tree, layout) or not layout else flat_size(layout)
     )
 
 
-def read_observations(
-    trees: Sequence[Tree], keep: Sequence[Flags], places: Sequence[str], layout: Layout | None, mapped: bool
+def _is_flat(tree: Tree, layout: Layout | None) -> bool:
+    return isinstance(tree, Column) and (layout is None or is_vector(layout))
+
+
+def read_finite(
+    trees: Sequence[Tree],
+    out: npt.NDArray[Any],
+    keep: Sequence[Flags],
+    places: Sequence[str],
+    layout: Layout | None = None,
 ) -> npt.NDArray[Any]:
-    """Observations (N, O) as float32, flattened, or all in float64 if float32 would lose what a column is about.
+    """Read the rows that are kept, (N,) of each tree, into `out` (M, ...), up to its end; returns it.
 
-    Degrees, times or ticks may lie many of their deviations from zero. DataError: as `read_finite`, or a part is
-    missing, of another shape or not in its space.
+    DataError: a value is not finite in float32; the message has its place, its column and its step.
     """
-    flat = isinstance(trees[0], Column) and (layout is None or is_vector(layout))
-    columns = columns_of(trees[0])
-    width = sum(column.width for column in columns) if layout is None or flat else flat_size(layout)
-    rows = sum(int(kept.sum()) for kept in keep)
-
-    def fill(out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        widest = [max(columns_of(tree), key=lambda column: column.width) for tree in trees]
-        cuts = [column.blocks(len(kept)) for column, kept in zip(widest, keep, strict=True)]
-        _fill([*zip(places, trees, cuts, keep, strict=True)], out, layout)
-        return out
-
-    found = fill(allocate((rows, width), np.float32, mapped))
-    stored = np.result_type(*(column.data.dtype for tree in trees for column in columns_of(tree)))
-    if np.can_cast(stored, np.float32) or not (far := is_far(*moments(found))).any():
-        return found
-    first = fill(np.empty((min(rows, _FIRST_ROWS), width)))[:, far]
-    ranges = np.ptp(found[:, far], axis=0).any() or np.ptp(first, axis=0).any()
-    return fill(allocate((rows, width), np.float64, mapped)) if ranges else found  # constant columns stay float32
-
-
-def _fill(
-    sources: Sequence[tuple[str, Tree, Iterator[slice], Flags]], out: npt.NDArray[Any], layout: Layout | None
-) -> None:
-    """Rows that are kept into `out`; of each source its place, its tree, the rows to read at once, and what is kept."""
     start = 0
-    for place, tree, cuts, kept in sources:
-        first = start
-        for rows in cuts:
+    for tree, kept, place in zip(trees, keep, places, strict=True):
+        first, columns = start, columns_of(tree)
+        for rows in max(columns, key=lambda column: column.width).blocks(len(kept)):
             values = _flat(tree, rows, layout, place, out)
             values = values if kept[rows].all() else values[kept[rows]]
             stop = min(start + len(values), len(out))
@@ -348,20 +347,21 @@ def _fill(
                 out[start:stop] = values[: stop - start].reshape(stop - start, *out.shape[1:])
             _check_finite(place, out[start:stop], start - first)
             start = stop
-            for array in (out, *(column.data for column in columns_of(tree))):
+            for array in (out, *(column.data for column in columns)):
                 if isinstance(array, np.memmap):
                     release(array)
             if start == len(out):
-                return
+                return out
+    return out
 
 
 def _flat(tree: Tree, rows: slice, layout: Layout | None, place: str, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if isinstance(tree, Column) and (layout is None or is_vector(layout)):
-        return np.asarray(tree.data[rows])
+    if isinstance(tree, Column) and _is_flat(tree, layout):
+        return tree.read(rows)
     try:
-        return flatten_batch(layout, changed(tree, lambda column: column.data[rows]), place, out.dtype)
-    except ValueError as error:
-        raise DataError(f"{error}; {CONVERT}") from error
+        return flatten_batch(layout, changed(tree, lambda column: column.read(rows)), place, out.dtype)
+    except ValueError as error:  # which says what to do
+        raise DataError(str(error)) from error
 
 
 def _check_finite(place: str, out: npt.NDArray[Any], first: int) -> None:
@@ -373,6 +373,28 @@ def _check_finite(place: str, out: npt.NDArray[Any], first: int) -> None:
     raise DataError(
         f"{place} has values that are not finite, the first ({value}) at {where}; repair them or leave the episode out"
     )
+
+
+def read_observations(
+    trees: Sequence[Tree], keep: Sequence[Flags], places: Sequence[str], layout: Layout | None, mapped: bool
+) -> npt.NDArray[Any]:
+    """Observations (N, O) as float32, flattened, or all in float64 if float32 would lose what a column is about.
+
+    Degrees, times or ticks may lie many of their deviations from zero. DataError: as `read_finite`, or a part is
+    missing, of another shape or not in its space.
+    """
+    shape = sum(int(kept.sum()) for kept in keep), flat_width(trees[0], layout)
+
+    def fill(out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return read_finite(trees, out, keep, places, layout)
+
+    found = fill(allocate(shape, np.float32, mapped))
+    stored = np.result_type(*(column.data.dtype for tree in trees for column in columns_of(tree)))
+    if np.can_cast(stored, np.float32) or not (far := is_far(*moments(found))).any():
+        return found
+    first = fill(np.empty((min(shape[0], _FIRST_ROWS), shape[1])))[:, far]
+    ranges = np.ptp(found[:, far], axis=0).any() or np.ptp(first, axis=0).any()
+    return fill(allocate(shape, np.float64, mapped)) if ranges else found  # constant columns stay float32
 
 
 def narrowed(observations: npt.NDArray[Any]) -> npt.NDArray[Any]:

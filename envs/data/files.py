@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from ...base.errors import AarenRLError, DataError, ResourcesError, UsageError, one_line
 from ...base.files import write_whole
-from ..tasks.spaces import checked_layout, flat_size, layout_of, transposed
-from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNUSED, Column, Limits, Table, Tree
+from ..tasks.spaces import Layout, checked_layout, flat_size, layout_of, transposed
+from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNREADABLE, UNUSED, Column, Limits, Table, Tree
 from .download import verify_pin
 from .episodes import Episodes
 from .rules import assemble
@@ -65,25 +65,39 @@ def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
         ResourcesError: parquet needs pyarrow, which is not installed.
     """
     path, held, notes = Path(path), Limits(**limits), list[str]()
-    labels: dict[str, Any] = {"path": str(path), "dataset": dataset or path.stem}
-    with readable(path):
-        verify_pin(path)
-        kind = _kind(path)
-        if kind != "hdf5":
-            read = _npz if kind == "npz" else _frame
-            table = Table(str(path), read(path, held, notes))
-            return Episodes(**assemble([table], held, **labels, notes=tuple(notes)))
-        with h5py.File(path, "r", locking="best-effort") as file:  # clusters mount data where locks do not exist
-            tables, one_each = hdf5_tables(file, notes)
-            notes += [f"{name}: {text}" for name in ("origin", "policy") if (text := _text(file, name)) is not None]
-            labels |= {"env_id": _text(file, "env_id"), "notes": tuple(notes)}
-            way_out = f"use a file in D4RL's layout, or convert it: {CONVERT}"
-            fields = assemble(tables, held, way_out=way_out, one_each=one_each, **labels)
-            if _SPACE in file.attrs and not held.observation_keys:
-                fields["layout"] = checked_layout(json.loads(str(file.attrs[_SPACE])))
-                if (size := flat_size(fields["layout"])) != fields["observations"].shape[1]:
-                    raise DataError(f"{path}:{_SPACE} describes {size} columns, not its own; delete the attribute")
-            return Episodes(**fields)
+    with ExitStack() as stack:  # closes an HDF5 file, whose columns are read on demand
+        with readable(path):
+            verify_pin(path)
+            tables, one_each, texts = _tables(path, held, notes, stack)
+        notes += [f"{name}: {one_line(texts[name])}" for name in ("origin", "policy") if name in texts]
+        env_id = one_line(texts["env_id"]) if "env_id" in texts else None
+        labels: dict[str, Any] = {"dataset": dataset or path.stem, "env_id": env_id, "notes": tuple(notes)}
+        fields = assemble(tables, held, path=str(path), one_each=one_each, **labels)
+    if _SPACE in texts and not held.observation_keys:
+        fields["layout"] = _described(f"{path}:{_SPACE}", texts[_SPACE], fields["observations"].shape[1])
+    return Episodes(**fields)
+
+
+def _tables(path: Path, held: Limits, notes: list[str], stack: ExitStack) -> tuple[list[Table], bool, dict[str, str]]:
+    """The tables of a file, whether each is an episode, and the file's attributes that are texts."""
+    if (kind := _kind(path)) != "hdf5":
+        columns = (_npz if kind == "npz" else _frame)(path, held, notes)
+        return [Table(str(path), columns)], False, {}
+    file = stack.enter_context(h5py.File(path, "r", locking="best-effort"))  # clusters mount data without locks
+    given = {name: of.decode(errors="replace") if isinstance(of, bytes) else of for name, of in file.attrs.items()}
+    return *hdf5_tables(file, notes), {name: of for name, of in given.items() if isinstance(of, str)}
+
+
+def _described(place: str, text: str, columns: int) -> Layout:
+    """The layout of flat observations that a file describes; DataError: it describes none, or other ones."""
+    try:
+        layout = checked_layout(json.loads(text))
+        reason = f"describes {size} columns, not its own" if (size := flat_size(layout)) != columns else ""
+    except ValueError as error:
+        reason = one_line(error, 150)
+    if reason:
+        raise DataError(f"{place}: {reason}; delete the attribute")
+    return layout
 
 
 @contextmanager
@@ -103,7 +117,7 @@ def readable(path: Path) -> Iterator[None]:
         said = one_line(error, 150)
         if "lock file" in said or "already open" in said:
             raise DataError(f"{path}: another program is writing it ({said}); read it when that is done") from error
-        raise DataError(f"{path}: cannot be read ({said}); get the file again, or make it again") from error
+        raise DataError(f"{path}: {UNREADABLE.format(said)}") from error
 
 
 def _kind(path: Path) -> str:
@@ -127,12 +141,12 @@ def _kind(path: Path) -> str:
     return "hdf5"
 
 
-def _read_each(names: Iterable[Any], read: Callable[[Any], Tree], chosen: Mapping[str, Any]) -> dict[str, Tree]:
+def _read_each(names: Iterable[Any], read: Callable[[Any], Tree], chosen: Mapping[str, list[str]]) -> dict[str, Tree]:
     """The columns of these names; one that cannot be read is {}, which is not looked at, but messages have its name.
 
     DataError: it is one of a known name, or of those `chosen` by the user.
     """
-    known, columns = {*MEANING, *(name for of in chosen.values() for name in np.atleast_1d(of))}, dict[str, Tree]()
+    known, columns = {*MEANING, *(name for of in chosen.values() for name in of)}, dict[str, Tree]()
     for name in names:
         try:
             columns[str(name)] = read(name)
@@ -216,7 +230,7 @@ def _column(data: h5py.Dataset) -> Column:
     place, packed = place_of(data), {name: data.attrs[name] for name in _PACKED if name in data.attrs}
     if all(name not in _PACKED[:2] and not np.isfinite(value).all() for name, value in packed.items()):
         return Column(place, data)
-    stored = data[()]
+    stored = Column(place, data).read()
     values = stored * np.float64(packed.get("scale_factor", 1)) + np.float64(packed.get("add_offset", 0))
     for name in _PACKED[2:]:
         values[np.isin(stored, packed.get(name, []))] = np.nan
@@ -245,7 +259,7 @@ def _last_done(table: Table, notes: list[str]) -> Table:
     dones, rewards = table.columns.get("dones"), table.columns.get("rewards")
     if not isinstance(dones, Column) or not isinstance(rewards, Column) or dones.shape != rewards.shape:
         return table
-    values = dones.values()
+    values = dones.read()
     if values[:-1].any():
         notes[:] = [*dict.fromkeys([*notes, "dones before the last step of an episode do not end it"])]
     return Table(table.place, {**table.columns, "dones": Column(dones.place, values[-1:])})
@@ -272,13 +286,6 @@ def entry(parent: h5py.Group, key: str) -> h5py.HLObject:
 def place_of(entry: h5py.HLObject, key: str = "") -> str:
     """An entry, or `key` inside it, as a message has it: FILE:NAME."""
     return f"{entry.file.filename}:{f'{entry.name}/{key}'.strip('/')}"
-
-
-def _text(file: h5py.File, name: str) -> str | None:
-    value = file.attrs.get(name)
-    value = value.decode(errors="replace") if isinstance(value, bytes) else value
-    # It ends up in messages.
-    return "".join(c for c in " ".join(value.split()) if c.isprintable())[:200] if isinstance(value, str) else None
 
 
 def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[str, str | int | float]) -> None:
@@ -309,7 +316,7 @@ def from_columns(columns: Mapping[str, Any], **options: Any) -> dict[str, Any]: 
     """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
     flags = {name: options.pop(name) for name in [*options] if name in MEANING and name not in _OPTIONS}
     given = {name: value for name, value in {**columns, **flags}.items() if value is not None}
-    return _made([_given("", given)], [], one_each=False, **options)
+    return _made(lambda *_: [_given("", given)], one_each=False, **options)
 
 
 def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -319,19 +326,20 @@ def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, 
     tables = [_given(f"trajectory {i}", _fields(i, one)) for i, one in enumerate(trajectories)]
     if not tables:
         raise DataError(f"trajectories: there are none; {_KEYS} for each")
-    return _made(tables, [], one_each=True, **options)
+    return _made(lambda *_: tables, one_each=True, **options)
 
 
 def from_frame(frame: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401  of pandas
     """The fields of `Episodes` of a frame with a row for each step; see `Episodes.from_frame`."""
-    notes: list[str] = []
-    columns = _frame_columns(frame, "", options.get("names") or {}, notes)
-    return _made([Table("frame", columns)], notes, one_each=False, **options)
+
+    def tables(limits: Limits, notes: list[str]) -> list[Table]:
+        return [Table("frame", _frame_columns(frame, "", limits.names, notes))]
+
+    return _made(tables, one_each=False, **options)
 
 
 def _made(
-    tables: list[Table],
-    notes: list[str],
+    tables: Callable[[Limits, list[str]], list[Table]],
     *,
     one_each: bool,
     observation_space: "gym.Space[Any] | None" = None,
@@ -354,13 +362,15 @@ def _made(
         layout=layout,
         action_low=-np.inf,
         action_high=np.inf,
-        max_episode_steps=None if one_each else max_episode_steps,
+        max_episode_steps=max_episode_steps,
         actions=kind,
         names=names or {},
-        observation_keys=tuple(observation_keys),
+        observation_keys=observation_keys,
     )
+    notes = list[str]()
+    given = tables(limits, notes)
     labels["notes"] = (*notes, *labels.get("notes", ()))
-    return {**assemble(tables, limits, path="episodes", way_out=_KEYS, one_each=one_each, **labels), "path": ""}
+    return {**assemble(given, limits, path="episodes", one_each=one_each, **labels), "path": ""}
 
 
 def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:  # noqa: ANN401

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -258,10 +258,12 @@ def _environment(where: str, spec: dict[str, Any]) -> Described:
         return Described(env_id, problem=f"{given}, Gymnasium knows no such environment; {way_out}")
     registered = gym.registry[env_id]
     # What the registry passes on itself is not the file's doing, and may name the environment's own files.
-    own = json.loads(json.dumps([registered.kwargs, len(registered.additional_wrappers)], default=str))
-    kwargs = {key: value for key, value in (spec.get("kwargs") or {}).items() if own[0].get(key, [own]) != value}
+    wrapped = [asdict(wrapper) for wrapper in registered.additional_wrappers]
+    own, around = json.loads(json.dumps([registered.kwargs, wrapped], default=str))
+    kwargs = {key: value for key, value in (spec.get("kwargs") or {}).items() if own.get(key, [own]) != value}
     notes = [] if kwargs.pop("render_mode", None) is None else ["left out the environment's render_mode"]
-    added = (spec.get("additional_wrappers") or [])[own[1] :]
+    wrappers = spec.get("additional_wrappers") or []
+    added = wrappers[len(around) :] if wrappers[: len(around)] == around else wrappers
     names = [str(wrapper["name"]) for wrapper in added]
     if watching := [name for name in names if name in _WATCHING - {"TimeLimit", "FlattenObservation"}]:
         notes.append(f"left out wrappers that only watch: {', '.join(watching)}")
@@ -291,20 +293,14 @@ class MinariData(NamedTuple):
     spec: MinariSpec
 
 
-def read_minari(
-    dataset_id: str,
-    *,
-    progress: bool = True,
-    plays: bool = True,
-    **options: Any,  # noqa: ANN401
-) -> MinariData:
+def read_minari(dataset_id: str, *, progress: bool = True, **limits: Any) -> MinariData:  # noqa: ANN401
     """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0"; without a version the latest, as in `choose_version`.
 
     Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, `minari` fetches it from its remote
     (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an episode of T
     steps the last is left out. Actions must lie in the dataset's own action space. `progress` shows bars. What it names
-    is never imported; where its environment cannot be played here that is an error only if it `plays`. Other `options`
-    are fields of `columns.Limits`.
+    is never imported; `Described.problem` says why its environment cannot be played here. `limits` are the fields of
+    `columns.Limits`, in which the dataset's own spaces take the place of sizes and bounds.
 
     Raises:
         UsageError: not a Minari id.
@@ -315,10 +311,7 @@ def read_minari(
     folder = minari_data_dir(dataset_id)
     if not folder.exists():
         _fetch(dataset_id, folder.parent, progress)
-    data = _read(dataset_id, folder, **options)
-    if plays and data.spec.recorded is not None and data.spec.recorded.problem is not None:
-        raise DataError(data.spec.recorded.problem)
-    return data
+    return _read(dataset_id, folder, **limits)
 
 
 def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
@@ -364,20 +357,22 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
         shutil.rmtree(staging)
 
 
-def _read(dataset_id: str, folder: Path, **options: Any) -> MinariData:  # noqa: ANN401
+def _read(dataset_id: str, folder: Path, **limits: Any) -> MinariData:  # noqa: ANN401
     path, spec = folder / "main_data.hdf5", read_spec(folder / "metadata.json")
-    limits: dict[str, Any] = {"n_actions": spec.n_actions, "action_start": spec.action_start}
-    if spec.layout is not None and not options.get("observation_keys"):
+    limits |= {"n_actions": spec.n_actions, "action_start": spec.action_start}
+    if spec.layout is not None and not limits.get("observation_keys"):
         limits |= {"layout": spec.layout, "observation_dim": flat_size(spec.layout)}
     if spec.n_actions is None:
         low = -np.inf if spec.action_low is None else spec.action_low
         limits |= {"action_low": low, "action_high": np.inf if spec.action_high is None else spec.action_high}
         limits["action_dim"] = None if spec.action_low is None else len(spec.action_low)
-    episodes = read_file(path, dataset=dataset_id, **limits, **options)
+    episodes = read_file(path, dataset=dataset_id, **limits)
     if episodes.n_steps != spec.total_steps:
         raise DataError(f"{path}: has {episodes.n_steps:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
     env_id, notes = None if spec.recorded is None else spec.recorded.env_id, (*spec.notes, *episodes.notes)
-    layout = episodes.layout if options.get("observation_keys") else spec.unflat
+    if len(episodes) != spec.total_episodes:
+        notes = (*notes, f"has {len(episodes):,} episodes, metadata.json counts {spec.total_episodes:,}")
+    layout = episodes.layout if limits.get("observation_keys") else spec.unflat
     return MinariData(replace(episodes, source="minari", env_id=env_id, notes=notes, layout=layout), spec)
 
 

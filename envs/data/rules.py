@@ -3,6 +3,7 @@
 Rules read columns by what they mean (`columns.NAMES`): shapes, rows that are steps, ends, kinds of actions, bounds.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -26,6 +27,7 @@ from .columns import (
     Tree,
     apart,
     columns_of,
+    flat_width,
     named,
     read_finite,
     read_observations,
@@ -53,14 +55,13 @@ def assemble(
     limits: Limits,
     *,
     path: str,
-    way_out: str = CONVERT,
     one_each: bool = False,
     **labels: Any,  # noqa: ANN401  the other fields of `Episodes`
 ) -> dict[str, Any]:
     """The fields of `Episodes` of tables of steps, of which each is one where `one_each`; else their columns tell.
 
-    `path` names the data in messages, `way_out` says what to do where a column is missing. A trajectory may have one
-    observation more than steps, the last, which is left out. Steps behind the last end are left out with a note.
+    `path` names the data in messages. A trajectory may have one observation more than steps, the last, which is left
+    out. Steps behind the last end are left out with a note.
 
     Raises:
         DataError: a column is missing, is there twice with different numbers, its shape does not fit, or it holds NaN,
@@ -68,7 +69,7 @@ def assemble(
             there is no complete episode.
     """
     notes: list[str] = []
-    parts = [named(table, limits, way_out) for table in tables]
+    parts = [named(table, limits) for table in tables]
     if not one_each and len(padded := apart(parts[0])) > 1:
         parts, one_each = padded, True
     for part in parts:
@@ -101,21 +102,22 @@ def _read(
     parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, notes: list[str]
 ) -> dict[str, npt.NDArray[Any]]:
     """Observations, actions and rewards of the rows that are kept."""
-    cuts = np.cumsum([part.steps for part in parts])[:-1]
-    kept, total, observed = np.split(keep, cuts), int(keep.sum()), columns_of(parts[0].observations)
-    acted = parts[0].actions.width
-    size = 4 * total * (sum(column.width for column in observed) + acted)
+    kept = np.split(keep, np.cumsum([part.steps for part in parts])[:-1])
+    total, acted, observed = int(keep.sum()), parts[0].actions.width, columns_of(parts[0].observations)
+    size = 4 * total * (flat_width(parts[0].observations, limits.layout) + acted)
     mapped = limits.memory_map or (size >= _LARGE and has_room(size))
     if mapped:
         notes.append("observations and actions are mapped from the disk")
     rewards = np.empty(total, np.float32)
     actions = allocate((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
-    read_finite([part.rewards for part in parts], rewards, kept)
-    read_finite([part.actions for part in parts], actions, kept)
-    places = (
-        [observed[0].place] if len(parts) == len(observed) == 1 else [f"{part.place}:{OBSERVATIONS}" for part in parts]
-    )
-    observations = read_observations([part.observations for part in parts], kept, places, limits.layout, mapped)
+    for columns, out in (([part.rewards for part in parts], rewards), ([part.actions for part in parts], actions)):
+        read_finite(columns, out, kept, [column.place for column in columns])
+    trees = [part.observations for part in parts]
+    places = [
+        tree.place if isinstance(tree, Column) else f"{part.place}:{OBSERVATIONS}"
+        for part, tree in zip(parts, trees, strict=True)
+    ]
+    observations = read_observations(trees, kept, places, limits.layout, mapped)
     if len(observed) > 1 and limits.layout is None:
         notes.append(f"observations are {', '.join(column.name for column in observed)}, side by side")
     return {"observations": observations, "actions": actions, "rewards": rewards}
@@ -186,70 +188,84 @@ def wrong_shape(column: Column, steps: int, wanted: str) -> NoReturn:
 
 def ends_of(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Ends:
     """Steps and ends of all parts, end to end, as their columns mark them; `one_each`: each part is an episode."""
-    keep, bounds = _steps(parts, one_each, notes), np.zeros(sum(part.steps for part in parts), np.bool_)
-    flags = {role: found for role in _ENDS if (found := _flags(parts, role, keep, one_each)) is not None}
-    told = ""
-    if one_each:
-        bounds[_last_rows(parts, keep)] = True
-    else:
-        found, told = _bounds(parts[0], bool(flags.keys() & _WHOLE))
-        bounds |= keep & np.append(~keep[1:], False)  # an episode ends where padding begins
-        bounds = bounds if found is None else bounds | found
-        if found is None and not flags.keys() & _WHOLE:
-            _refuse_unknown_flags(parts[0], flags)
-    ended, terminated = _meaning(parts[0], flags, np.zeros_like(keep), [] if one_each else notes, alone=not told)
-    if "goes_on" not in flags:
-        ended = ended | terminated
-    bounded = one_each or told != "" or bool(bounds.any())
-    if bounded:
-        _refuse_early(parts, ended & keep, bounds, one_each, told)
+    if one_each and len(parts) > 1 and len({part.steps for part in parts}) == 1:
+        _refuse_unknown_padding(parts)
+    found = Ends(*map(np.concatenate, zip(*(_ends(part, one_each, notes) for part in parts), strict=True)))
+    if not found.keep.any():
+        raise DataError(f"{parts[0].place}: holds no step, only rows that are left out; use more data")
+    return found
+
+
+def _ends(part: Part, one_each: bool, notes: list[str]) -> Ends:
+    """Steps and ends of one part."""
+    keep = _kept(part, one_each, notes)
+    last = np.arange(part.steps) == np.flatnonzero(keep)[-1]
+    flags = _flags(part, last, one_each)
+    bounds, told = (last, "") if one_each else _bounds(part, bool(flags.keys() & _WHOLE))
+    if bounds is None and not flags.keys() & _WHOLE:
+        _refuse_unknown_flags(part, flags)
+    ended, terminated = _meaning(part, flags, notes, one_each, told)
+    if not one_each:  # an episode ends where padding begins, too
+        padded = keep & np.append(~keep[1:], False)
+        bounds = bounds if not padded.any() else padded if bounds is None else bounds | padded
+    if bounds is not None:
+        _refuse_early(part, ended & keep, bounds, told)
         if told and (bounds & ~ended).any():
             notes.append(f"read ends of episodes from {told}")
-    drop = _stays_up(ended, bounds if bounded else None, notes)
-    ended = ended | bounds
+    drop = _stays_up(ended, bounds, notes)
+    ended = ended if bounds is None else ended | bounds
     if (behind := flags.get("behind")) is not None:  # RLDS: their flags move to the step before
         before = np.flatnonzero(behind[1:] & ~behind[:-1] & ~ended[:-1])
         ended[before], terminated[before] = True, terminated[before + 1]
         notes.append("left out the rows of is_last, which hold an observation and no step (RLDS)")
         drop = drop | behind
-    if not (keep & ~drop).any():
-        raise DataError(f"{parts[0].place}: holds no step, only rows that are left out; use more data")
     return Ends(keep & ~drop, ended, terminated)
 
 
-def _steps(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Flags:
+def _kept(part: Part, one_each: bool, notes: list[str]) -> Flags:
     """Without padding: what a mask, a mark of padding or a length beside it says; DataError: it contradicts itself."""
-    kept, names = [np.ones(part.steps, np.bool_) for part in parts], dict[str, None]()
-    if one_each and len(parts) > 1 and len({part.steps for part in parts}) == 1:
-        _refuse_unknown_padding(parts)
-    for part, keep in zip(parts, kept, strict=True):
-        for role in ("valid", "padding", "length"):
-            for name, column in part.marks.get(role, {}).items():
-                if role != "length":
-                    said = _flag(column, part.steps) == (role == "valid")
-                elif one_each and column.values().size in (1, part.steps):
-                    count = column.values().reshape(-1)[0]
-                    if (column.values() != count).any() or count not in range(1, part.steps + 1):
-                        raise DataError(f"{column.place} is {count} and there are {part.steps} steps; correct it")
-                    said = np.arange(part.steps) < count
-                else:
-                    continue
-                keep &= said
-                names |= {} if said.all() else {name: None}
-        runs = int((np.diff(keep.astype(np.int8), prepend=0) == 1).sum())
-        if not runs or (one_each and runs > 1):
-            what = "has a gap within the episode; split it there" if runs else "leaves no step; correct it"
-            raise DataError(f"{part.place}: {' and '.join(names)} {what}")
+    keep, names = np.ones(part.steps, np.bool_), list[str]()
+    for role in ("valid", "padding", "length"):
+        for name, column in part.marks.get(role, {}).items():
+            if role != "length":
+                said = _flag(column, part.steps) == (role == "valid")
+            elif one_each and (counts := column.read().reshape(-1)).size in (1, part.steps):
+                if (counts != counts[0]).any() or counts[0] not in range(1, part.steps + 1):
+                    raise DataError(f"{column.place} is {counts[0]} and there are {part.steps} steps; correct it")
+                said = np.arange(part.steps) < counts[0]
+            else:
+                continue
+            keep &= said
+            names += [] if said.all() else [name]
+    runs = int((np.diff(keep.astype(np.int8), prepend=0) == 1).sum())
+    if not runs or (one_each and runs > 1):
+        what = "has a gap within the episode; split it there" if runs else "leaves no step; correct it"
+        raise DataError(f"{part.place}: {' and '.join(names)} {what}")
     if names:
         notes.append(f"left out rows of padding, by {' and '.join(names)}")
-    return np.concatenate(kept)
+    return keep
+
+
+def _flags(part: Part, last: Flags, one_each: bool) -> dict[str, Flags]:
+    """Where each flag is set, (N,), by its meaning. One that a whole episode has is its last step's."""
+    found: dict[str, Flags] = {}
+    for role in _ENDS:
+        for column in part.marks.get(role, {}).values():
+            if one_each and column.shape[:1] != (part.steps,) and math.prod(column.shape) == 1:
+                flag = last & read_flags(column)[0]
+            elif one_each or _counts(column, role, part.steps) is None:
+                flag = _flag(column, part.steps)
+            else:
+                continue
+            found[role] = found[role] | flag if role in found else flag
+    return found
 
 
 def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
     """Raises DataError where episodes of one length have an entry that nobody knows and that may tell padding."""
     length = parts[0].steps
     for name, column in parts[0].others.items():
-        columns = [part.others[name].values() for part in parts if name in part.others]
+        columns = [part.others[name].read() for part in parts if name in part.others]
         if len(columns) < len(parts) or columns[0].dtype.kind not in "biuf":
             continue
         if all(values.size == 1 for values in columns):
@@ -270,31 +286,8 @@ def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
 
 def _stands_still(part: Part, values: npt.NDArray[Any]) -> bool:
     places = np.flatnonzero(np.diff(values.reshape(-1) != 0)) + 1
-    rest = [column.values()[places[0] :] for column in (part.actions, part.rewards) if len(places)]
+    rest = [column.read()[places[0] :] for column in (part.actions, part.rewards) if len(places)]
     return len(places) < 2 and not any((numbers != numbers[0]).any() for numbers in rest)
-
-
-def _last_rows(parts: Sequence[Part], keep: Flags) -> npt.NDArray[np.int64]:
-    """The last step of each part, as a row of all."""
-    firsts = np.cumsum([0, *(part.steps for part in parts)])
-    return np.array([np.flatnonzero(keep[a:b])[-1] + a for a, b in pairwise(firsts)])
-
-
-def _flags(parts: Sequence[Part], role: str, keep: Flags, one_each: bool) -> Flags | None:
-    """Where a flag of this meaning is set, (N,); None: there is none. That of a whole episode is its last step's."""
-    found, known, first = np.zeros(len(keep), np.bool_), False, 0
-    last = _last_rows(parts, keep) if one_each else np.zeros(0, np.int64)
-    for e, part in enumerate(parts):
-        for column in part.marks.get(role, {}).values():
-            if one_each and column.shape[:1] != (part.steps,) and column.values().size == 1:
-                found[last[e]] |= read_flags(column)[0]
-            elif one_each or _counts(column, role, part.steps) is None:
-                found[first : first + part.steps] |= _flag(column, part.steps)
-            else:
-                continue
-            known = True
-        first += part.steps
-    return found if known else None
 
 
 def _flag(column: Column, steps: int) -> Flags:
@@ -305,7 +298,7 @@ def _flag(column: Column, steps: int) -> Flags:
 
 def read_flags(column: Column) -> Flags:
     """A column of zeros and ones, (N,); DataError: it has other values."""
-    values = column.values().reshape(-1)
+    values = column.read().reshape(-1)
     flags: Flags = values != 0
     if not np.array_equal(values, flags):
         odd = values[(values != 0) & (values != 1)]
@@ -317,32 +310,34 @@ def read_flags(column: Column) -> Flags:
 
 
 def _meaning(
-    part: Part, flags: Mapping[str, Flags], nothing: Flags, notes: list[str], alone: bool
+    part: Part, flags: Mapping[str, Flags], notes: list[str], one_each: bool, told: str
 ) -> tuple[Flags, Flags]:
     """Where episodes end, and which of these ends the environment made, by what the flags mean together."""
+    nothing = np.zeros(part.steps, np.bool_)
     terminated, truncated, done = (flags.get(role) for role in ("terminated", "truncated", "done"))
-    ends = [flags[role] for role in ("truncated", "done", "last", "behind") if role in flags]
+    ends = [flags[role] for role in _ENDS if role in flags and role in _WHOLE]
     if "goes_on" in flags:  # where it is 0 the task is over, but a recording may go on
-        ends = [flag for flag in (*ends, terminated) if flag is not None] or [~flags["goes_on"]]
-        terminated = ~flags["goes_on"]
-    elif terminated is None and done is not None:
+        ends = [*ends, *([] if terminated is None else [terminated])] or [~flags["goes_on"]]
+        return np.any([nothing, *ends], axis=0), ~flags["goes_on"]
+    if terminated is None and done is not None:
         terminated = done if truncated is None else done & ~truncated
         if truncated is None and not flags.keys() & {"last", "behind"}:
             notes.append(f"read {' and '.join(part.marks['done'])} as terminations: no flag of truncations is there")
-    elif alone and terminated is None:
-        notes.append("all episodes count as cut: no flag of terminations is there")
-    elif alone and not flags.keys() & _WHOLE:
+    elif terminated is None:
+        notes.append(f"{'' if one_each else 'all '}episodes count as cut: no flag of terminations is there")
+    elif not (one_each or told or flags.keys() & _WHOLE):
         notes.append(f"episodes end at {', '.join(part.marks['terminated'])} alone: no flag of truncations is there")
     read = [name for role in ("done", "last", "behind") if role in flags for name in part.marks[role]]
-    if read and "goes_on" not in flags:
+    if read and not one_each:
         notes.append(f"read ends of episodes from {', '.join(read)}")
-    return np.any([nothing, *ends], axis=0), nothing if terminated is None else terminated
+    terminated = nothing if terminated is None else terminated
+    return np.any([nothing, *ends, terminated], axis=0), terminated.copy()
 
 
 def _refuse_unknown_flags(part: Part, flags: Mapping[str, Flags]) -> None:
     """Raises DataError where nothing but terminations is known, and a column that nobody knows may be ends, too."""
     for name, column in part.others.items():
-        if column.is_each(part.steps) and (column.data.dtype.kind == "b" or {*np.unique(column.values())} == {0, 1}):
+        if column.is_each(part.steps) and (column.data.dtype.kind == "b" or {*np.unique(column.read())} == {0, 1}):
             known = [name for role in flags for name in part.marks[role]]
             which = f"only {', '.join(known)} is known" if known else "no flag that is known marks one"
             raise DataError(
@@ -375,7 +370,7 @@ def _counts(column: Column, role: str, steps: int) -> Flags | None:
         return None
     if column.data.dtype.kind not in "iu":
         return None
-    counts = column.values().astype(np.int64)
+    counts = column.read().astype(np.int64)
     ends = np.cumsum(counts) if role == "length" else counts
     if ends[-1] != steps or ends[0] < 1 or (np.diff(ends) < 1).any():
         if role == "last":
@@ -386,7 +381,7 @@ def _counts(column: Column, role: str, steps: int) -> Flags | None:
 
 def _changes(column: Column) -> Flags:
     """The last row of every number. DataError: rows of several episodes are mixed."""
-    numbers = column.values().reshape(-1)
+    numbers = column.read().reshape(-1)
     changes = np.append(numbers[1:] != numbers[:-1], True)
     lengths = np.diff(np.flatnonzero(changes), prepend=-1)
     if len(lengths) > 2 and np.mean(lengths == 1) > 0.5 and len(np.unique(numbers)) < len(lengths) / 2:
@@ -399,23 +394,19 @@ def _changes(column: Column) -> Flags:
 
 def _restarts(column: Column) -> Flags | None:
     """The first rows of episodes, where a count of steps begins again; None: it does not count from the same number."""
-    counts = column.values().reshape(-1).astype(np.float64)
+    counts = column.read().reshape(-1).astype(np.float64)
     starts = np.append(True, counts[1:] <= counts[:-1])
     odd = (counts[starts] != counts[0]).any() or len(np.unique(np.diff(counts)[~starts[1:]])) > 1
     return None if odd or starts.sum() < 2 else starts
 
 
-def _refuse_early(parts: Sequence[Part], ended: Flags, bounds: Flags, one_each: bool, told: str) -> None:
+def _refuse_early(part: Part, ended: Flags, bounds: Flags, told: str) -> None:
     """Raises DataError where an end is marked within an episode and does not stay marked to its last row."""
     early = np.flatnonzero(ended & ~bounds & ~np.append(ended[1:], True))
-    if not early.size:
-        return
-    firsts = np.cumsum([0, *(part.steps for part in parts)])
-    part = parts[int(np.searchsorted(firsts, early[0], side="right")) - 1]
-    row = int(np.flatnonzero(ended & ~bounds)[0] if one_each else early[0]) - firsts[parts.index(part)]
-    flags = ", ".join(name for role in _ENDS for name in part.marks.get(role, ()))
-    within = f"by {told}; rename what is wrong to infos_NAME" if told else "before its last step; split it there"
-    raise DataError(f"{part.place}: {flags} mark an end at step {row}, within an episode {within}")
+    if early.size:
+        flags = ", ".join(name for role in _ENDS for name in part.marks.get(role, ()))
+        within = f"by {told}; rename what is wrong to infos_NAME" if told else "before its last step; split it there"
+        raise DataError(f"{part.place}: {flags} mark an end at step {early[0]}, within an episode {within}")
 
 
 def _stays_up(ended: Flags, bounds: Flags | None, notes: list[str]) -> Flags:
@@ -502,7 +493,7 @@ def kind_of(parts: Sequence[Part], limits: Limits, notes: list[str]) -> bool:
     if told and choices is not None:
         notes.append(f"{actions.name} are whole numbers stored as {dtype}, and taken as choices")
     elif told or (actions.is_discrete and limits.actions is None):
-        values, taken = actions.values(), "the environment takes" if limits.actions is None else "kind='discrete' takes"
+        values, taken = actions.read(), "the environment takes" if limits.actions is None else "kind='discrete' takes"
         odd = np.argwhere(~np.isfinite(values) | (values != np.rint(values)))
         step = int(odd[0][0]) if told and len(odd) else 0
         wanted = "integers, one for every step" if told else "vectors of real numbers; store them as float32"
@@ -517,7 +508,7 @@ def _choices(parts: Sequence[Part]) -> tuple[float, float] | None:
     """The least and the greatest of actions, if all are whole numbers, several and not too many."""
     found: set[float] = set()
     for part in parts:
-        values = part.actions.values()
+        values = part.actions.read()
         if len(found) > _CHOICES or not np.isfinite(values).all() or not np.array_equal(values, np.rint(values)):
             return None
         found.update(np.unique(values).tolist())

@@ -244,7 +244,7 @@ def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, 
         found = _named(tree)
         for key, part in _parts(layout).items():
             if key not in found:
-                raise ValueError(f"{name}: {key!r} is missing (found: {', '.join(found)[:200] or 'nothing'})")
+                raise ValueError(f"{name}: {key!r} is missing (found: {', '.join(found)[:200] or 'nothing'}); add it")
             yield from _leaves(part, found[key], f"{name}/{key}")
         return
     if nested:

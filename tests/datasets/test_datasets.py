@@ -164,6 +164,18 @@ def test_options_that_do_not_fit(folder, capsys):
     ):
         refused(capsys, 2, command, *parts)
     assert files(folder) == set()
+    write_hdf5(folder / "mine.hdf5", episodes(), {})
+    write_minari("my/set-v0", episodes(), env_id=None)
+    for command, part in (
+        ("info minari:my/set-v0 --env-id Hopper-v4", "--env-id Hopper-v4: a Minari data set names its own"),
+        ("info minari:my/set-v0 --max-episode-steps 9", "--max-episode-steps"),
+        ("info minari:my/set-v0 --local-steps 2000", "--local-steps 2000"),
+        ("info mine.hdf5 --clip-actions", "--clip-actions: without an environment"),
+        ("convert minari:my/set-v0 new.hdf5 --max-episode-steps 9", "--max-episode-steps"),
+        ("convert mine.hdf5 new.hdf5 --description mine", "--description"),
+    ):
+        refused(capsys, 2, command, part)
+    assert not (folder / "new.hdf5").exists()
 
 
 def test_verify(folder, capsys):

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from policies import onnx_policy_of
 
-from aaren_rl.envs import load_task
+from aaren_rl.envs import load_task, make_env
 from aaren_rl.envs.data.minari import write_minari
 from aaren_rl.envs.load import MARGIN
 from aaren_rl.train import train_policy
@@ -87,6 +87,22 @@ def test_a_policy_acts_on_what_its_environment_gives(file: Path, tmp_path: Path)
             acting.act({"place": together["place"]}, np.zeros(2), acting.initial_state(2, 3.0))
         with pytest.raises(ValueError, match=r"observation/room: has 9 in row 1; its space is 1 to 3"):
             acting.act({**together, "room": [1, 9]}, np.zeros(2), acting.initial_state(2, 3.0))
+
+
+def test_some_parts_of_observations_in_the_data_and_in_the_environment(file: Path, tmp_path: Path) -> None:
+    policy = train_policy(
+        "rooms", source=str(file), env_id="Rooms-v0", observation_keys="place", out=tmp_path, **SMALL
+    ).policy
+    card = policy.card
+    assert card.env_kwargs["observation_keys"] == ["place"] and [*card.observation_space["subspaces"]] == ["place"]
+    with h5py.File(file) as data:
+        np.testing.assert_allclose(
+            card.observation_mean, data["observations/place"][:81].reshape(81, 4).mean(0), atol=0.3
+        )
+    env = make_env(card.env_id, **card.env_kwargs)
+    action, _ = policy.act(env.reset(seed=0)[0][None], np.zeros(1), policy.initial_state(1, 3.0))
+    assert env.observation_space.shape == (4,) and action.shape == (1, 2)
+    env.close()
 
 
 def test_minaris_evaluation_environment_is_played(file: Path, tmp_path: Path) -> None:

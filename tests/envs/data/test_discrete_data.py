@@ -264,6 +264,25 @@ def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path: Path, caps
     assert "Discrete(3, start=-1)" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:.*smaller than the available range")
+def test_an_environment_with_more_choices_than_the_data_and_a_changed_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trained without an environment on -1 and 0, it takes these where -1, 0 and 1 are; not where 0 is the first."""
+    data = save(tmp_path / "own.hdf5", actions=np.arange(N) % 2 - 1)
+    run = tmp_path / "runs" / "own" / "decision-aaren" / "seed0"
+    small = "--width 8 --layers 1 --heads 2 --updates 2 --warmup-updates 1 --steps-per-update 40 --threads 1"
+    assert train(["--source", str(data), "--out", str(tmp_path / "runs"), *small.split()]) == 0
+    played = [str(run), "--episodes", "1", "--target-return", "1", "--env-id"]
+    assert evaluate([*played, "SeenBox-v0"]) == 0
+    capsys.readouterr()
+    assert evaluate([*played, "CartPole-v1"]) == 4 and "Discrete(2, start=-1)" in capsys.readouterr().err
+    card = run / "policy" / "config.json"
+    card.write_text(card.read_text().replace('"return_scale": ', '"return_scale": 1'))
+    assert evaluate([*played, "SeenBox-v0"]) == 4
+    assert "config.json" in capsys.readouterr().err
+
+
 def test_cartpole_falls_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cartpole, "_STEPS", 600)
     task = get_task("cartpole-medium-replay")

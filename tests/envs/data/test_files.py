@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, Episodes, UsageError
+from aaren_rl.envs.data import files, rules
 from aaren_rl.envs.data.files import read_file, write_hdf5
 
 N, SEEN, ACTED = 60, 3, 2
@@ -140,6 +141,41 @@ def test_groups_of_observations_lie_side_by_side_or_are_chosen(tmp_path: Path) -
     np.testing.assert_array_equal(chosen.observations, seen[:, 1:])
     assert [*(chosen.layout or {})["subspaces"]] == ["b"]
     refused(path, "have no c (a, b)", observation_keys=["b", "c"])
+    flat = hdf5(tmp_path / "flat.hdf5", flagged())
+    refused(flat, "observations have no b (they are one array)", observation_keys="b")
+
+
+def test_a_damaged_column_is_named_once_and_a_fault_of_ours_is_none_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "set.hdf5"
+    with h5py.File(path, "w") as file:
+        for key, value in flagged().items():
+            file.create_dataset(key, data=value, chunks=True, fletcher32=True)
+        at = file["rewards"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"set\.hdf5:rewards: cannot be read ") as caught:
+        read_file(path)
+    assert str(caught.value).count("cannot be read") == str(caught.value).count("get the file again") == 1
+
+    def faulty(*_: object, **__: object) -> object:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(files, "assemble", faulty)
+    with pytest.raises(KeyError, match="ours"):
+        read_file(path)
+
+
+def test_one_hot_columns_count_for_the_size_of_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 kB in the file, 24 MB once they are flattened."""
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path))
+    monkeypatch.setattr(rules, "_LARGE", 200_000)
+    path = hdf5(tmp_path / "set.hdf5", flagged(observations=np.arange(N)))
+    layout = {"type": "Discrete", "n": 1000, "start": 0}
+    assert "observations and actions are mapped from the disk" in read_file(path, layout=layout).notes
+    assert not read_file(path, layout={**layout, "n": N}).notes
 
 
 def test_d3rlpy_2(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari_sets import ID, refused, small
 
-from aaren_rl.envs import DataError, UsageError, make_env
+from aaren_rl.envs import AarenRLError, DataError, UsageError, load_task, make_env
 from aaren_rl.envs.data.download import write_pin
 from aaren_rl.envs.data.minari import read_minari, read_spec, write_minari
 from aaren_rl.envs.tasks.table import is_plain_argument
@@ -109,7 +109,7 @@ def described(key, **space):
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
-        ({"total_steps": 3}, "counts 3"),
+        ({"total_steps": 3}, "metadata.json counts 3"),
         ({"data_format": "arrow"}, "data_format is 'arrow'; only hdf5"),
         (described("observation", type="Box", shape=[2], low=[-1, -1], high=[1, 1]), "observations has 11 columns"),
         (described("action", type="Dict", subspaces={}), "action_space is 'Dict'"),
@@ -125,6 +125,22 @@ def test_metadata_that_do_not_fit(data, changes, shown):
     with sets.metadata(data) as values:
         values.update(changes)
     refused(shown)
+
+
+def test_another_number_of_episodes_than_the_metadata_count_is_told(data):
+    with sets.metadata(data) as values:
+        values["total_episodes"] = 9
+    assert read_minari(ID).episodes.notes[-1] == "has 4 episodes, metadata.json counts 9"
+
+
+def test_what_minari_says_itself_is_not_asked_for(data):
+    for options, said in (({"columns": "actions=a"}, "--columns"), ({"env_kwargs": {"x": 1}}, "unexpected")):
+        with pytest.raises(AarenRLError, match=said):
+            load_task("mine", f"minari:{ID}", **options)
+    with sets.metadata(data) as values:
+        del values["env_spec"]
+    with pytest.raises(UsageError, match=r"--max-episode-steps: episodes of .* stay as recorded"):
+        load_task("mine", f"minari:{ID}", max_episode_steps=5)
 
 
 json_values = st.recursive(
@@ -192,7 +208,7 @@ def test_wrappers_and_the_environment_to_evaluate_in(data, evil):
         with sets.spec(data) as spec:
             spec["additional_wrappers"] = [{"name": name, "entry_point": f"{module}:Wrapper", "kwargs": {}}]
         refused("metadata.json:env_spec", name, "not imported", "--env-id")
-    read_minari(ID, plays=False)
+    read_minari(ID)
     with sets.spec(data) as spec:
         spec["additional_wrappers"] = [
             {"name": "RecordEpisodeStatistics", "entry_point": "x:y", "kwargs": {}},
@@ -224,6 +240,16 @@ def test_plain_arguments_are_returned(data):
     with sets.spec(data) as spec:
         spec["kwargs"] = {"xml_file": "x"}
     refused("metadata.json:env_spec.kwargs", "xml_file")
+
+
+def test_only_the_wrappers_that_the_registry_adds_are_its_own(tmp_path, monkeypatch, evil):
+    """Another in the place of a registered one changed what was recorded."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    write_minari(ID, small(observation_dim=5), env_id="aaren_rl/Hopper-P-v4")
+    assert load_task("mine", f"minari:{ID}")[0].env_id == "aaren_rl/Hopper-P-v4"
+    with sets.spec(tmp_path / ID / "data") as spec:
+        spec["additional_wrappers"] = [{"name": "Evil", "entry_point": "evil_module:Wrapper", "kwargs": {}}]
+    refused("Evil", "not imported", "--env-id")
 
 
 def test_an_environment_of_your_own(tmp_path, monkeypatch):

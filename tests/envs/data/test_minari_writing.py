@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from minari_sets import ID, small
 
-from aaren_rl.envs import DataError, SimulationError, UsageError
+from aaren_rl.envs import DataError, SimulationError, UsageError, load_task
 from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.envs.data.minari import read_minari, write_minari
 
@@ -73,7 +73,7 @@ def test_what_the_registry_passes_on_is_read_again(tmp_path, monkeypatch):
         with minari_sets.spec(tmp_path / ID / "data") as described:
             described["kwargs"]["xml_file"] = "walker2d.xml"
         with pytest.raises(DataError, match="xml_file"):
-            read_minari(ID)
+            load_task("mine", f"minari:{ID}")
     finally:
         del gym.registry["OwnModel-v0"]
 

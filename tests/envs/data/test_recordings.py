@@ -14,8 +14,10 @@ import pytest
 from checkout import ROOT
 
 from aaren_rl import Episodes
+from aaren_rl.datasets.command import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_episodes, load_task
 from aaren_rl.envs.data.files import read_file
+from aaren_rl.envs.load import default_name
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -261,3 +263,48 @@ def test_tables(tmp_path: Path) -> None:
     for episodes in (Episodes.from_frame(frame), load_episodes("mine", str(tmp_path / "log.parquet"))):
         same(episodes)
         assert any("left out columns that are no numbers: note" in note for note in episodes.notes)
+
+
+def test_episodes_whose_flags_have_different_names() -> None:
+    rows = {"observations": SEEN[:5], "actions": ACTED[:5], "rewards": REWARDS[:5]}
+    flags: list[dict[str, Any]] = [{"done": True}, {"terminated": False, "truncated": True}, {"dones": [0] * 5}, {}]
+    for order in (flags, flags[::-1]):
+        episodes = Episodes.from_trajectories([{**rows, **flag} for flag in order])
+        assert episodes.terminated.tolist() == ["done" in flag for flag in order]
+        assert "read done as terminations: no flag of truncations is there" in episodes.notes
+        assert "episodes count as cut: no flag of terminations is there" in episodes.notes
+
+
+def test_episodes_that_count_as_cut_are_told() -> None:
+    for episodes in (
+        ARRAYS(SEEN, ACTED, REWARDS, timeouts=LAST),
+        ARRAYS(SEEN, ACTED, REWARDS, episode_ids=NUMBER),
+        Episodes.from_trajectories([{"observations": SEEN, "actions": ACTED, "rewards": REWARDS}]),
+    ):
+        assert not episodes.terminated.any()
+        assert any("episodes count as cut: no flag of terminations is there" in note for note in episodes.notes)
+    assert ARRAYS(SEEN, ACTED, REWARDS, DEAD, timeouts=LAST).notes == ()
+
+
+def test_names_of_the_users_own(tmp_path: Path) -> None:
+    """A name that is not there is an error, whatever it means; labels of a frame may be numbers."""
+    path = npz(tmp_path / "set.npz", observations=None, seen=SEEN, ride=NUMBER)
+    with pytest.raises(DataError, match=r"missing rid \(found: 'actions', 'rewards', 'ride', 'seen'\)"):
+        load_episodes("mine", path, columns="observations=seen number=rid")
+    assert len(load_episodes("mine", path, columns="observations=seen number=ride")) == 4
+    for words, said in (("observations", "write MEANING=NAME"), ("sight=seen", "'sight' is no meaning")):
+        with pytest.raises(UsageError, match=said):
+            load_episodes("mine", path, columns=words)
+    frame = pd.DataFrame(np.c_[SEEN, ACTED, REWARDS, NUMBER])
+    names: dict[str, Any] = {"observations": range(3), "actions": [3, 4], "rewards": 5, "number": 6}
+    same(Episodes.from_frame(frame, names=names), [False] * 4)
+
+
+def test_a_folder_has_a_name_wherever_it_is_named_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.DataFrame({"observation.state": [*SEEN], "action": [*ACTED], "next.reward": REWARDS, "episode": NUMBER})
+    (tmp_path / "robot").mkdir()
+    monkeypatch.chdir(tmp_path / "robot")
+    frame.to_parquet("file-000.parquet")
+    assert [default_name(source) for source in (".", "./", "../robot")] == ["robot"] * 3
+    same(load_episodes("mine", "."), [False] * 4)
+    assert datasets(["info", "."]) == 0 == datasets(["info", "../robot"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,53 @@ def test_a_policy_of_other_units_is_the_same_policy(rollout):
         np.testing.assert_array_equal(large, b.previous_action)
 
 
+class Scaled(gym.Wrapper):
+    """Pendulum with a velocity and rewards of other units, which may raise at a step; counts what is closed."""
+
+    closed = 0
+
+    def __init__(self, env, rewards=1.0, fail_at=-1):
+        super().__init__(env)
+        self.factor, self.rewards, self.fail_at, self.steps = np.array([1, 1, 1000], np.float32), rewards, fail_at, 0
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation * self.factor, info
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fail_at:
+            raise RuntimeError("no power")
+        observation, reward, *ended = self.env.step(action)
+        return observation * self.factor, reward * self.rewards, *ended
+
+    def close(self):
+        Scaled.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({}, [r"observations 2 of the environment are about [\d.e+]+ times those of the data"]),
+        ({"rewards": 1e-3}, ["observations 2 of", r"rewards of the environment are about 0\.00\d+ times"]),
+        ({"fail_at": 3}, []),
+    ],
+)
+def test_other_units_are_told_column_by_column(pendulum, kwargs, said, monkeypatch):
+    """Where the environment fails an evaluation will say it. It is closed in any case."""
+    monkeypatch.setattr(Scaled, "closed", 0)
+    gym.register("Scaled-v0", lambda **given: Scaled(gym.make("Pendulum-v1").env, **given), max_episode_steps=200)
+    try:
+        notes = load_task("mine", pendulum, env_id="Scaled-v0", env_kwargs=kwargs)[1].notes
+    finally:
+        del gym.registry["Scaled-v0"]
+    told = [note for note in notes if note.endswith("those of the data: other units or scaling?")]
+    assert len(told) == len(said) and all(re.match(*pair) for pair in zip(said, told, strict=True))
+    assert Scaled.closed == 2  # one asked for its spaces, one played
+    assert not any("units" in note for note in load_task("mine", pendulum, env_id="Pendulum-v1")[1].notes)
+
+
 def score_of(run, tmp_path):
     scores = tmp_path / "scores.json"
     assert evaluate([str(run), "--episodes", "2", "--json", str(scores)]) == 0
@@ -132,6 +180,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
         (["--env", "hopper-medium", "--ref-min-score", "0", "--ref-max-score", "1"], 2, "--env-id"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--local-steps", "2000"], 2, "is for --source local"),
         (["--env", "hopper-medium", "--source", "local", "--local-steps", "999"], 2, "at least 1,000"),
+        (["--source", "FILE", "--clip-actions"], 2, "--clip-actions: without an environment"),
         (["--register", "my_envs.py"], 2, "expected the name of a module"),
         (["--register", "leaving_env"], 2, "--register leaving_env: SystemExit: 3"),
         (["--env-id", "Forgotten-v0", "--source", "FILE"], 5, "is it your own? --register MODULE imports the module"),
