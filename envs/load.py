@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import DataError, SimulationError, UsageError
-from ..base.files import sha256
-from .data.columns import Limits
-from .data.download import fetch, file_url, pin_path, write_pin
+from .data.columns import SIZES, Limits, sizes
+from .data.download import fetch, file_url
 from .data.episodes import Episodes
 from .data.files import SUFFIXES, read_file
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
@@ -49,7 +48,6 @@ MARGIN = 0.05  # of the range of an action in the data, on either side
 LEAST_LIMIT = 1000  # steps that are played where there is no time limit; or twice the longest episode of the data
 _RESETS, _PLAYED, _ROWS = 5, 200, 10_000  # first states, steps and rows of data by which units are compared
 _FAR_APART, _NAMED = 30, 8  # times; columns that the note names
-_SIZES = ("layout", "observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
 
 
 # What a source means
@@ -210,16 +208,14 @@ def load_task(
     (task, episodes), others = found[0], found[1:]
     for one, (of, part) in zip(sources if others else (), found, strict=False):
         print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
-        for key in ("env_id", *_SIZES):
+        for key in ("env_id", *SIZES):
             if (there := getattr(of, key)) != (first := getattr(task, key)):
                 raise DataError(f"{one}: {key} is {there}, that of {sources[0]} is {first}; give one environment's")
     if others:
         if len(task.target_returns) == 1:  # the data's best
             task = replace(task, target_returns=(max(target for of, _ in found for target in of.target_returns),))
         episodes = _joined(name, [part for _, part in found])
-    if not task.env_id:
-        return _without_environment(task, episodes)
-    if is_own(source, env_id, name):
+    if task.env_id and is_own(source, env_id, name):
         episodes = replace(episodes, notes=(*episodes.notes, *_other_units(task, episodes)))
     return _settled(task, episodes)
 
@@ -317,9 +313,6 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
         notes += [f"evaluated in the dataset's eval_env_spec, {played.env_id}({shown})", *played.notes]
     task = _own_task(name, played.env_id, reading, played)
     episodes = _arranged(task, replace(episodes, notes=(*episodes.notes, *notes)))
-    if episodes.discrete != bool(task.n_actions):
-        kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, task.n_actions)]
-        raise DataError(f"{dataset_id}: has {kinds[0]} actions, {task.env_id} {kinds[1]}; choose another environment")
     clips, clip = list[str](), limits.clip_actions or (spec.recorded is not None and spec.recorded.clips)
     # A copy where clipping changes it.
     actions = episodes.actions.copy() if clip and not episodes.discrete else episodes.actions
@@ -386,8 +379,6 @@ def _of_table(task: D4RLTask | LocalTask, source: str, path: Path | None, readin
         kind = _first_source(task, reading.local_steps) if isinstance(task, D4RLTask) else "local"
     if kind == "local":
         path = make_local(task, reading.local_steps, progress=reading.progress)
-        if not pin_path(path).is_file():
-            write_pin(path, sha256(path))
     elif isinstance(task, D4RLTask) and path is None:
         path = data_files(task)["d4rl"]
         if not path.is_file():
@@ -428,11 +419,6 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
 
 
 # Whether data fit a task
-
-
-def sizes(task: Task) -> dict[str, Any]:
-    """What a file of the task is held to."""
-    return {name: getattr(task, name) for name in _SIZES}
 
 
 def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
@@ -528,59 +514,56 @@ def _size(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _settled(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
-    """A task with what its environment leaves open, by its data, which note it: bounds and the time limit."""
-    notes = list[str]()
-    if not task.horizon:
-        horizon = max(LEAST_LIMIT, 2 * int(episodes.lengths.max()))
+    """A task with what its environment leaves open, or all where there is none, by its data; noted."""
+    notes, longest = list[str](), int(episodes.lengths.max())
+    if not task.env_id:
+        near = difflib.get_close_matches(task.name, [*TASKS, *BUILT_IN], n=1, cutoff=0.85)
+        hint = f" (did you mean --env {near[0]}?)" if near else ""
+        named = f"--env-id {episodes.env_id or 'ID'} names one{hint}"
+        notes.append(f"no environment is named, so nothing is played and nothing scored; {named}")
+        task = replace(task, horizon=longest)
+    elif not task.horizon:
+        horizon = max(LEAST_LIMIT, 2 * longest)
         task = replace(task, horizon=horizon, env_kwargs={**task.env_kwargs, "max_episode_steps": horizon})
         notes.append(
             f"{task.env_id} has no time limit: an evaluation ends episodes after {horizon:,} steps; "
             "--max-episode-steps gives another"
         )
-    bounds = np.array([task.action_low, task.action_high])
-    if not np.isfinite(bounds).all():
-        low, high = np.where(np.isfinite(bounds), bounds, _bounds(episodes.actions))
+    if task.n_actions is None:
+        bounds = np.array([task.action_low, task.action_high])
+        low, high = np.where(np.isfinite(bounds), bounds, _bounds(episodes.actions, within_1=not task.env_id))
         if (odd := np.flatnonzero(low >= high)).size:
             raise DataError(f"{episodes.path}: action {odd[0]} is out of the bounds of {task.env_id}; choose another")
+        if not task.env_id:
+            notes.append(f"actions are within {_ranges(low, high)}")
+        elif not np.isfinite(bounds).all():
+            acts = f"the policy acts within the data's range and {MARGIN:.0%} more, {_ranges(low, high)}"
+            notes.append(f"{task.env_id} has unbounded actions: {acts}")
         task = replace(task, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
-        notes.append(
-            f"{task.env_id} has unbounded actions: the policy acts within the data's range and {MARGIN:.0%} more, "
-            f"{_ranges(low, high)}"
+    elif not task.env_id:
+        task = _numbered(task, episodes)
+        notes.append(f"actions are {task.action_start} to {task.action_start + task.action_dim - 1}")
+    return task, replace(episodes, notes=(*episodes.notes, *notes))
+
+
+def _numbered(task: Task, episodes: Episodes) -> Task:
+    """Without an environment, choices are those of the data and all between, from 0 or the smallest on."""
+    first = min(task.action_start, int(episodes.actions.min()))
+    last = max(task.action_start + (task.n_actions or 1) - 1, int(episodes.actions.max()))
+    if (count := last - first + 1) > MOST:
+        raise DataError(
+            f"{episodes.path or episodes.dataset}: actions are {first} to {last}, and each number in between would be "
+            "a choice; number those that there are from 0 on, numpy.unique(actions, return_inverse=True)"
         )
-    return task, replace(episodes, notes=(*episodes.notes, *notes)) if notes else episodes
+    return replace(task, action_dim=count, n_actions=count, action_start=first)
 
 
-def _without_environment(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
-    """Discrete actions are numbered from 0 on, or from the smallest."""
-    task = replace(task, horizon=int(episodes.lengths.max()))
-    if task.n_actions is not None:
-        first = min(task.action_start, int(episodes.actions.min()))
-        last = max(task.action_start + task.n_actions - 1, int(episodes.actions.max()))
-        if last - first >= MOST:
-            raise DataError(
-                f"{episodes.path or episodes.dataset}: actions are {first} to {last}, and each number in between would "
-                "be a choice; number those that there are from 0 on, numpy.unique(actions, return_inverse=True)"
-            )
-        task = replace(task, action_dim=last - first + 1, n_actions=last - first + 1, action_start=first)
-        told = f"actions are {first} to {last}"
-    else:
-        bounds, by_data = np.array([task.action_low, task.action_high]), _bounds(episodes.actions)
-        usual = (episodes.actions.min(axis=0) >= -1) & (episodes.actions.max(axis=0) <= 1)
-        low, high = np.where(np.isfinite(bounds), bounds, np.where(usual, by_data.clip(-1, 1), by_data))
-        task = replace(task, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
-        told = f"actions are within {_ranges(low, high)}"
-    near = difflib.get_close_matches(task.name, [*TASKS, *BUILT_IN], n=1, cutoff=0.85)
-    hint = f" (did you mean --env {near[0]}?)" if near else ""
-    named = f"--env-id {episodes.env_id or 'ID'} names one{hint}"
-    note = f"no environment is named, so nothing is played and nothing scored; {named}; {told}"
-    return task, replace(episodes, notes=(*episodes.notes, note))
-
-
-def _bounds(actions: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The range of every action (N, A) and a margin, (2, A)."""
+def _bounds(actions: npt.NDArray[Any], within_1: bool) -> npt.NDArray[np.float64]:
+    """The range of every action (N, A) and a margin, (2, A); `within_1`: within [-1, 1] where the data are."""
     low, high = actions.min(axis=0).astype(np.float64), actions.max(axis=0).astype(np.float64)
     wide = MARGIN * np.where(high > low, high - low, np.maximum(np.abs(low), 1.0))
-    return np.array([low - wide, high + wide])
+    found = np.array([low - wide, high + wide])
+    return np.where(within_1 & (low >= -1) & (high <= 1), found.clip(-1, 1), found)
 
 
 def _ranges(low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> str:

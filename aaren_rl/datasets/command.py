@@ -22,20 +22,10 @@ from ..envs import (
     find_task,
     get_task,
 )
+from ..envs.data import minari
 from ..envs.data.columns import Limits
 from ..envs.data.download import pin_path
 from ..envs.data.files import SUFFIXES, write_hdf5
-from ..envs.data.minari import (
-    check_minari_id,
-    installed,
-    minari_data_dir,
-    minari_dataset_dir,
-    minari_id,
-    new_minari_folder,
-    read_spec,
-    split_version,
-    write_minari,
-)
 from ..envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, load_one
 from ..envs.local.sets import local_levels
 from .describe import describe, format_description, size_text
@@ -59,7 +49,7 @@ def make_parser() -> Parser:
     def add(name: str, work: Callable[[argparse.Namespace], Iterable[str]], text: str) -> Parser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_shared()
-        command.set_defaults(work=work)
+        command.set_defaults(work=work, env_id=None, clip_actions=False, max_episode_steps=None, local_steps=None)
         return command
 
     def add_reading(command: argparse.ArgumentParser) -> None:
@@ -105,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(text: str) -> tuple[str, str]:
     """The name and the source that a NAME stands for; UsageError: it is none. All are safe as parts of a path."""
     if text.startswith(MINARI):
-        check_minari_id(text.removeprefix(MINARI))
+        minari.check_minari_id(text.removeprefix(MINARI))
     elif not text.endswith(SUFFIXES) and (find_task(text) or not text or not Path(text).is_dir()):
         return get_task(text).name, "auto"
     return "data", text
@@ -113,15 +103,15 @@ def _parsed(text: str) -> tuple[str, str]:
 
 def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100 in it."""
-    env_id, limit = getattr(arguments, "env_id", None), getattr(arguments, "max_episode_steps", None)
-    if source.startswith("minari") and env_id is not None:
-        if arguments.work is not _convert:  # which writes it
-            raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
-        env_id = None
-    name = "data" if source.startswith(MINARI) else name
-    limits = Limits(clip_actions=getattr(arguments, "clip_actions", False), max_episode_steps=limit)
-    reading = Reading(env_id=env_id, local_steps=getattr(arguments, "local_steps", None), limits=limits)
-    task, episodes = load_one(name, source, reading, plays=False)
+    env_id, of_minari = arguments.env_id, source.startswith("minari")
+    if of_minari and env_id is not None and arguments.work is not _convert:  # which writes it
+        raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
+    reading = Reading(
+        env_id=None if of_minari else env_id,
+        local_steps=arguments.local_steps,
+        limits=Limits(clip_actions=arguments.clip_actions, max_episode_steps=arguments.max_episode_steps),
+    )
+    task, episodes = load_one("data" if source.startswith(MINARI) else name, source, reading, plays=False)
     if episodes.source == "file":
         named = Path(source).stem if name == "data" else name
         episodes = replace(episodes, dataset=named, env_id=episodes.env_id or env_id)
@@ -129,7 +119,7 @@ def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episod
 
 
 def _list(arguments: argparse.Namespace) -> Iterable[str]:
-    root = minari_dataset_dir()
+    root = minari.minari_dataset_dir()
     yield f"D4RL's files: {d4rl_dataset_dir()}\nlocal sets:   {cache_dir()}\nMinari:       {root}\n"
     yield f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari"
     for task in map(get_task, (*TASKS, *BUILT_IN)):
@@ -140,14 +130,14 @@ def _list(arguments: argparse.Namespace) -> Iterable[str]:
         made = not isinstance(task, D4RLTask) or task.level in local_levels(task.family)
         absent = {"d4rl": "can be fetched", "minari": "not fetched"} if of_d4rl else {}
         absent |= {"local": "can be made"} if made else {}
-        d4rl, local, minari = (there.get(kind) or absent.get(kind, "-") for kind in ("d4rl", "local", "minari"))
-        yield f"{task.name:<26}{d4rl:<20}{local:<16}{minari}"
+        d4rl, local, of_minari = (there.get(kind) or absent.get(kind, "-") for kind in ("d4rl", "local", "minari"))
+        yield f"{task.name:<26}{d4rl:<20}{local:<16}{of_minari}"
     found = [path.parents[1].relative_to(root).as_posix() for path in sorted(root.rglob("data/metadata.json"))]
     found = [name for name in found if "/." not in f"/{name}"]
     yield "\nMinari data sets on this machine:" if found else "\nno Minari data sets on this machine"
     for name in found:
         try:
-            spec = read_spec(minari_data_dir(name) / "metadata.json")
+            spec = minari.read_spec(minari.minari_data_dir(name) / "metadata.json")
         except AarenRLError as error:
             yield f"  {name}: cannot be used: {error}"
         else:
@@ -193,11 +183,11 @@ def _on_disk(name: str, source: str, local_steps: int | None) -> dict[str, Path]
         files = data_files(get_task(name), local_steps)
         files = files if local_steps is None else {"local": files["local"]}
         if "minari" in files:  # with its version
-            files[f"{MINARI}{installed(minari_id(name))[0]}"] = files.pop("minari")
+            files[f"{MINARI}{minari.installed(minari.minari_id(name))[0]}"] = files.pop("minari")
     else:
         dataset = source.removeprefix(MINARI)
-        known = [dataset] if split_version(dataset)[1] is not None else installed(dataset)[:1]
-        files = {f"{MINARI}{one}": minari_data_dir(one) / "main_data.hdf5" for one in known}
+        known = [dataset] if minari.split_version(dataset)[1] is not None else minari.installed(dataset)[:1]
+        files = {f"{MINARI}{one}": minari.minari_data_dir(one) / "main_data.hdf5" for one in known}
     if not (found := {kind: path for kind, path in files.items() if path.is_file()}):
         get = "fetch it with aaren-rl datasets download, or make a local set with aaren-rl datasets info"
         raise DataError(f"{name if source == 'auto' else source}: not on this machine; {get}")
@@ -207,7 +197,7 @@ def _on_disk(name: str, source: str, local_steps: int | None) -> dict[str, Path]
 def _download(arguments: argparse.Namespace) -> Iterable[str]:
     wanted: list[tuple[str, str]] = []
     for text in arguments.names:
-        of_minari = "/" in text or split_version(text)[1] is not None or text.startswith(MINARI)
+        of_minari = "/" in text or minari.split_version(text)[1] is not None or text.startswith(MINARI)
         if arguments.source == "minari" and of_minari:
             wanted.append(_parsed(text if text.startswith(MINARI) else f"{MINARI}{text}"))
         elif of_minari:
@@ -215,7 +205,7 @@ def _download(arguments: argparse.Namespace) -> Iterable[str]:
         else:
             task = get_task(text)
             if arguments.source == "minari":
-                minari_id(text)  # raises where the data are made here
+                minari.minari_id(text)  # raises where the data are made here
             wanted.append((task.name, "local" if isinstance(task, LocalTask) else arguments.source))
     for name, source in wanted:
         episodes, _ = _load(name, source, arguments)
@@ -228,7 +218,7 @@ def _convert(arguments: argparse.Namespace) -> Iterable[str]:
     (name, source), target = _parsed(arguments.source), arguments.target
     to_minari = target.startswith(MINARI)
     if to_minari:
-        new_minari_folder(target.removeprefix(MINARI))  # before a long read
+        minari.new_minari_folder(target.removeprefix(MINARI))  # before a long read
     elif Path(target).suffix not in (".hdf5", ".h5"):
         raise UsageError(f"{target}: only HDF5 and minari:ID are written; let the name end in .hdf5")
     elif Path(target).exists():
@@ -247,7 +237,7 @@ def _convert(arguments: argparse.Namespace) -> Iterable[str]:
         options: dict[str, Any] = {"description": arguments.description or about}
         options["env_kwargs"] = {} if limit is None or env_id is None else {"max_episode_steps": limit}
         options["reference_returns"] = None if reference is None else (reference.low, reference.high)
-        path = write_minari(target.removeprefix(MINARI), episodes, env_id=env_id, **options)
+        path = minari.write_minari(target.removeprefix(MINARI), episodes, env_id=env_id, **options)
     else:
         path = Path(target)
         with writing(path, "choose another folder"):

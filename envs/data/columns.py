@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError, one_line
 from ..tasks.spaces import Layout, flat_size, flatten_batch, is_vector
+from ..tasks.table import Task
 from .episodes import is_far, moments
 from .storage import allocate, release
 
@@ -213,6 +214,14 @@ def _meanings(given: Any) -> dict[str, list[str]]:  # noqa: ANN401  as `Limits.n
     if unknown := [role for role in given if role not in NAMES and role not in MEANING]:
         raise UsageError(f"names: {unknown[0]!r} is no meaning of a column; known are {', '.join(NAMES)}")
     return {role: [names] if isinstance(names, str) else list(map(str, _words(names))) for role, names in given.items()}
+
+
+SIZES = ("layout", "observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
+
+
+def sizes(task: Task) -> dict[str, Any]:
+    """The fields of `Limits` that data of a task are held to."""
+    return {name: getattr(task, name) for name in SIZES}
 
 
 # Names

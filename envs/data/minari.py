@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError, one_line
 from ...base.files import alone, sha256, sync, writing
-from ..tasks.environment import close_env, entry_point_name, make_env
+from ..tasks.environment import close_env, entry_point_name, make_env, own_task
 from ..tasks.spaces import Layout, checked_layout, flat_size, is_vector
 from ..tasks.table import D4RLTask, Reference, get_task, is_plain_argument
-from .columns import Limits
+from .columns import Limits, sizes
 from .download import write_pin
 from .episodes import Episodes
 from .files import read_file
@@ -465,21 +465,14 @@ def _recorded_on(
     if env_id is None:
         low, high = np.minimum(-1.0, episodes.actions.min(axis=0)), np.maximum(1.0, episodes.actions.max(axis=0))
         return None, gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
+    limits = Limits(**sizes(own_task("data", env_id, env_kwargs=env_kwargs)))
+    hold(episodes.path, {"observations": episodes.observations, "actions": episodes.actions}, limits, [])
     env = make_env(env_id, **env_kwargs)
     close_env(env)
-    space, path = env.action_space, episodes.path or episodes.dataset
-    if isinstance(space, gym.spaces.Discrete) != episodes.discrete:
-        raise DataError(f"{path}: its actions are not of {env_id}'s kind, {one_line(space)}; name another environment")
-    limits: dict[str, Any] = {"observation_dim": gym.spaces.flatdim(env.observation_space)}
-    if isinstance(space, gym.spaces.Discrete):
-        limits |= {"n_actions": int(space.n), "action_start": int(space.start)}
-    elif isinstance(space, gym.spaces.Box):
-        limits |= {"action_dim": space.shape[0], "action_low": space.low, "action_high": space.high}
-    hold(path, {"observations": episodes.observations, "actions": episodes.actions}, Limits(**limits), [])
     described = copy.copy(env.spec)
     assert described is not None
     described.entry_point = entry_point_name(env_id)  # a class that was registered itself has no place in JSON
     try:
-        return described.to_json(), space
+        return described.to_json(), env.action_space
     except (TypeError, ValueError) as error:
         raise UsageError(f"{env_id}: its arguments cannot be written as JSON ({error}); use plain values") from error

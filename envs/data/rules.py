@@ -524,17 +524,19 @@ def hold(path: str, steps: dict[str, npt.NDArray[Any]], limits: Limits, notes: l
     D4RL's Ant has columns of contact forces, all zero, which Ant-v4 does not have: they are left out, with a note.
     """
     observations, actions = steps["observations"], steps["actions"]
+    choices, wanted = actions.ndim == 1, limits.n_actions is not None
+    if choices != wanted and limits.action_dim is not None:
+        kinds = ["discrete" if discrete else "continuous" for discrete in (choices, wanted)]
+        raise DataError(f"{path}:actions are {kinds[0]}, the environment's {kinds[1]}; choose another environment")
     ours, theirs = ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM
     if (limits.observation_dim, observations.shape[1]) == (ours, theirs) and not observations[:, ours:].any():
         notes.append(f"dropped {theirs - ours} all-zero observation columns (contact forces)")
         steps["observations"] = observations = observations[:, :ours].copy()
-    for key, array, wanted in (
-        (OBSERVATIONS, observations, limits.observation_dim),
-        (ACTIONS, actions, limits.action_dim),
-    ):
-        if array.ndim > 1 and wanted not in (None, columns := array.shape[1]):
+    both = (OBSERVATIONS, observations, limits.observation_dim), (ACTIONS, actions, limits.action_dim)
+    for key, array, dim in both:
+        if array.ndim > 1 and dim not in (None, columns := array.shape[1]):
             raise DataError(
-                f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task it was made for"
+                f"{path}:{key} has {columns} columns, the environment has {dim}; choose the task it was made for"
             )
     if actions.ndim > 1 or limits.n_actions is not None:
         _hold_actions(path, actions, limits, notes)

@@ -54,4 +54,5 @@ def make_episodes(task: LocalTask, progress: bool) -> Episodes:
     """200 episodes, each with noise of its own, uniform up to 0.3."""
     rng, bar = np.random.default_rng(0), trange(_EPISODES, desc=f"making {task.name}", disable=not progress)
     with ReacherRecall() as env:
-        return join([play(env, rng, rng.uniform(0.0, _MOST_NOISE)) for _ in bar])
+        made = [play(env, rng, rng.uniform(0.0, _MOST_NOISE)) for _ in bar]
+    return join(made)

@@ -10,8 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 from ...base.errors import DataError, UsageError
-from ...base.files import alone
+from ...base.files import alone, sha256
 from ...base.files import cache_dir as cache_dir
+from ..data.download import write_pin
 from ..data.episodes import Episode, Episodes, join
 from ..data.files import read_file, write_hdf5
 from ..tasks.table import TASKS, D4RLTask, LocalTask
@@ -116,6 +117,7 @@ def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: b
                 leftover.unlink()
             used = {package: version(package) for package in ("gymnasium", "mujoco")}
             write_hdf5(path, make(), {"env_id": task.env_id, **about, **used})
+            write_pin(path, sha256(path))
     return path
 
 

@@ -13,16 +13,16 @@ from functools import partial
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ...base.system import core_count
 from ..data.columns import narrowed
 from ..data.episodes import Episode, Episodes, join
-from ..tasks.environment import make_env
-from .stepping import FirstEpisode
+from ..tasks.environment import close_env, make_env
+from .stepping import begin, take
 
 State = TypeVar("State")
 Indices = npt.NDArray[np.int64]
@@ -204,55 +204,64 @@ class _Group(Generic[State]):
     ) -> None:
         """`which` (n,) are the environments' numbers; `stack` closes them; `told` are the notes of all groups."""
         self._policy, self.running, self.seconds, self._told = policy, which, 0.0, told
-        self._first, self._multiple = int(which[0]), row_multiple(policy)
-        made = [lambda: FirstEpisode(make())] * len(which)
-        self._envs = SyncVectorEnv(made, autoreset_mode=AutoresetMode.DISABLED)
-        stack.callback(self._envs.close)
+        self._multiple, self._steps, self._envs = row_multiple(policy), 0, dict[int, gym.Env[Any, Any]]()
+        for e in which.tolist():
+            self._envs[e] = make()
+            stack.callback(close_env, self._envs[e])
 
     def reset(self, targets: Floats, seeds: Indices) -> Floats:
         """Begins the episodes; returns the first observations (n, O). `targets` and `seeds` are those of all."""
-        seeds, targets = seeds[self.running], targets[self.running]
-        observations: Floats = self._envs.reset(seed=seeds.tolist())[0]
-        rows = padded(np.arange(len(seeds)), self._multiple)
-        self._places = np.arange(len(seeds))  # the running environments' rows
+        self._seeds, targets = seeds.tolist(), targets[self.running]
+        seen = [begin(env, self._where(e), seed=self._seeds[e])[0].copy() for e, env in self._envs.items()]
+        observations = np.array(seen, np.float64)
+        rows = padded(np.arange(len(seen)), self._multiple)
+        self._places = np.arange(len(seen))  # the running environments' rows
         dtype = getattr(self._policy, "observation_dtype", np.float32)
         self._observations, self._rewards = observations[rows].astype(dtype), np.zeros(len(rows), np.float32)
         # What samples its actions draws from the episode's seed.
-        more: dict[str, Any] = {} if getattr(self._policy, "temperature", None) is None else {"seed": seeds[rows]}
+        sampled = getattr(self._policy, "temperature", None) is not None
+        more: dict[str, Any] = {"seed": seeds[self.running][rows]} if sampled else {}
         self._state = self._policy.initial_state(len(rows), targets[rows], **more)
         return observations
+
+    def _where(self, e: int) -> str:
+        return f"reset with seed {self._seeds[e]}, step {self._steps}"
+
+    def _step(self, which: Indices, actions: npt.NDArray[Any]) -> Steps:
+        """What environments `which` (n,) answer to actions, (n, A) or (n,)."""
+        self._steps += 1
+        answers = []
+        for e, action in zip(which.tolist(), actions, strict=True):  # copies: an environment may write into its own
+            seen, *answer = take(self._envs[e], action.copy(), self._where(e))
+            answers.append((seen.copy(), *answer[:3]))
+        observations, rewards, terminated, truncated = map(np.array, zip(*answers, strict=True))
+        return Steps(observations.astype(np.float64), rewards, terminated | truncated, terminated)
 
     def act(self, on_action: OnAction | None) -> None:
         """Lets the policy act, and begins the step of the running environments."""
         began = time.perf_counter()
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
         self.seconds += time.perf_counter() - began
-        space = self._envs.single_action_space
+        space = next(iter(self._envs.values())).action_space
         if isinstance(space, Box) and space.shape == actions.shape[1:]:
             within = np.clip(actions, space.low, space.high).astype(actions.dtype)
             if not np.array_equal(within, actions, equal_nan=True):
                 if not self._told:
                     self._told.append("note: actions were clipped to the bounds of the environment, which are narrower")
                     print(self._told[0], file=sys.stderr)
-                if hasattr(self._state, "previous_action"):  # what was executed, as in data
-                    self._state = self._state._replace(previous_action=within)
+                state: Any = self._state
+                if hasattr(state, "previous_action"):  # what was executed, as in data
+                    self._state = state._replace(previous_action=within)
             actions = within
         self.actions = actions[self._places]
         if on_action is not None:
             on_action(self.running, self.actions)
-        # A copy, which an environment may write into. Idle environments ignore their rows.
-        taken = np.zeros((self._envs.num_envs, *self.actions.shape[1:]), self.actions.dtype)
-        taken[self.running - self._first] = self.actions
-        step = self._envs.step
-        self._answer = partial(step, taken) if self.thread is None else self.thread.submit(step, taken).result
+        step = partial(self._step, self.running, self.actions)
+        self._answer = step if self.thread is None else self.thread.submit(step).result
 
     def receive(self, returns: Floats, lengths: Indices, recorder: Recorder | None) -> None:
         """Waits for the step and counts it in the `returns` and `lengths` of all environments."""
-        observations, rewards, terminated, truncated, _ = self._answer()
-        if (ended := terminated | truncated).any():
-            self._envs.reset(options={"reset_mask": ended})  # which leaves them as they are: see FirstEpisode
-        rows = self.running - self._first
-        answer = Steps(observations[rows], rewards[rows], ended[rows], terminated[rows])
+        answer = self._answer()
         returns[self.running] += answer.rewards
         lengths[self.running] += 1
         if recorder is not None:

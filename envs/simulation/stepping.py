@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import SimulationError, one_line
-from ..tasks.environment import RAISED, close_env, told
+from ..tasks.environment import RAISED, told
 
 Observation: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # (O,)
 
@@ -95,38 +95,3 @@ def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observ
 def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; fix the environment") -> SimulationError:
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     return SimulationError(f"the environment {name} {what}{where and f' ({where})'}{way_out}")
-
-
-class FirstEpisode(gym.Wrapper[npt.NDArray[np.float64], Any, Any, Any]):
-    """Checks what an environment returns, and is idle once its first episode has ended.
-
-    A vector environment steps all of its environments for as long as one of them runs.
-    """
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        # A vector environment stores observations in the space's type, and those of the user may be wider.
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float64)
-        self._last: Any = None
-        self._seed: int | None = None
-        self._steps, self._ended = 0, False
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if not self._ended:
-            self._seed = seed
-            self._last = begin(self.env, self._where(), seed=seed)[0].copy()  # some share one array between them
-        return self._last, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
-        if self._ended:
-            return self._last, 0.0, False, False, {}
-        self._steps += 1
-        seen, reward, terminated, truncated, _ = take(self.env, action, self._where())
-        self._last, self._ended = seen.copy(), terminated or truncated
-        return self._last, reward, terminated, truncated, {}
-
-    def close(self) -> None:
-        close_env(self.env)
-
-    def _where(self) -> str:
-        return f"reset with seed {self._seed}, step {self._steps}"

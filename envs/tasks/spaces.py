@@ -231,25 +231,17 @@ def _named(tree: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:  # noqa: ANN401
     """The arrays (N, columns) of a tree, in order, with their names."""
-    nested = isinstance(tree, Mapping | tuple)
-    if layout is None:
-        if not nested:
-            array = _numbers(tree, name)
-            yield name, array.reshape(len(array), -1)
-            return
-        for key, part in _named(tree).items():
-            yield from _leaves(None, part, f"{name}/{key}")
+    if not isinstance(tree, Mapping | tuple):
+        array = _numbers(tree, name)
+        yield name, array.reshape(len(array), -1) if layout is None else _leaf(layout, array, name)
         return
-    if layout["type"] in ("Dict", "Tuple") and nested:
-        found = _named(tree)
-        for key, part in _parts(layout).items():
-            if key not in found:
-                raise ValueError(f"{name}: {key!r} is missing (found: {', '.join(found)[:200] or 'nothing'}); add it")
-            yield from _leaves(part, found[key], f"{name}/{key}")
-        return
-    if nested:
+    if layout is not None and layout["type"] not in ("Dict", "Tuple"):
         raise ValueError(f"{name}: is a {type(tree).__name__}, its space is a {layout['type']}; give an array")
-    yield name, _leaf(layout, _numbers(tree, name), name)
+    found = _named(tree)
+    for key, part in (dict.fromkeys(found) if layout is None else _parts(layout)).items():
+        if key not in found:
+            raise ValueError(f"{name}: {key!r} is missing (found: {', '.join(found)[:200] or 'nothing'}); add it")
+        yield from _leaves(part, found[key], f"{name}/{key}")
 
 
 def _numbers(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401
