@@ -11,30 +11,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .agents.policy.base import BasePolicy, PolicyState, array, integer, next_seeds, seeds_of, targets
+from .agents.policy.base import BasePolicy, PolicyState, array, integer, seeds_of, targets
 from .base.errors import ArgumentError
 from .base.ranges import ENVS
 from .envs.simulation.rollout import padded, row_multiple
 
-Rows = npt.NDArray[np.int64]
 
+class VectorState(NamedTuple):
+    """A value: what a `VectorPolicy` keeps between two steps."""
 
-class Cohort(NamedTuple):
-    """Environments' numbers (n,) and state: `padded` rows, so no episode depends on how many others are played."""
-
-    environments: Rows
-    state: PolicyState
-    ended: Rows | tuple[()] = ()  # of those, with the autoreset mode NEXT_STEP: begin with the next observation
+    state: PolicyState  # of `padded` rows, so that no episode depends on how many others are played
+    ended: npt.NDArray[np.bool_]  # (B,), with the autoreset mode NEXT_STEP: begin with the next observation
 
 
 class VectorPolicy:
     """Acts in B environments; each begins its episodes when it likes.
 
-    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy: one where `supports_reset`
-    is true; where the memory grows with the episode, one for every step at which episodes going on have begun.
-
     Args:
-        policy: acts for many environments in one call.
+        policy: acts for many environments in one call, with a memory that does not grow (`supports_reset`).
         envs: Gymnasium's vector environment, whose size and autoreset mode are read.
         n_envs: B, without `envs`.
         autoreset_mode: without `envs`: Gymnasium's `AutoresetMode`, or its value. None: that of the first observation
@@ -64,6 +58,8 @@ class VectorPolicy:
             raise ArgumentError(
                 f"autoreset_mode: must be NEXT_STEP, SAME_STEP or DISABLED of Gymnasium's, not {autoreset_mode!r}"
             )
+        if not policy.supports_reset:
+            raise ArgumentError("policy: its memory grows with the episode; load it with the rollout window")
         self._late = mode == "nextstep"
         self._policy, self._multiple = policy, row_multiple(policy)
         wanted = policy.target_return if target_return is None else target_return
@@ -75,8 +71,8 @@ class VectorPolicy:
         observation: npt.NDArray[Any],
         reward: npt.NDArray[Any],
         started: npt.NDArray[np.bool_] | None = None,
-        state: tuple[Cohort, ...] | None = None,
-    ) -> tuple[npt.NDArray[Any], tuple[Cohort, ...]]:
+        state: VectorState | None = None,
+    ) -> tuple[npt.NDArray[Any], VectorState]:
         """The next action of every environment.
 
         Args:
@@ -99,50 +95,18 @@ class VectorPolicy:
         observed = array("observation", observation, policy.observation_dtype, (envs, policy.sizes[0]))
         given = array("reward", reward, np.float64, (envs,))
         started = np.zeros(envs, bool) if started is None else array("started", started, bool, (envs,))
-        ended = started if self._late else np.zeros(envs, bool)
+        ended, rows = np.zeros(envs, bool), padded(np.arange(envs), self._multiple)
         if state is None:
-            started, ended = np.ones(envs, bool), np.zeros(envs, bool)
-        elif sorted(int(e) for cohort in state for e in getattr(cohort, "environments", ())) != list(range(envs)):
+            started = np.ones(envs, bool)
+            inner = policy.initial_state(len(rows), self._targets[rows], seed=self._seeds[rows])
+        elif not isinstance(state, VectorState) or state.ended.shape != (envs,):
             raise ArgumentError(f"state: must be what act returned for {envs} environments, or None")
-        elif self._late:
-            started = np.isin(np.arange(envs), np.concatenate([cohort.ended for cohort in state]))
+        else:
+            if self._late:
+                started, ended = state.ended, started
+            inner, begun = state.state, np.flatnonzero(started[rows])
+            if begun.size:
+                inner = policy.reset(inner, begun, self._targets[rows[begun]])
         rewards = np.where(started, 0, given).astype(np.float32)
-        parts, cohorts = [], []
-        for cohort in self._begun(state or (), started):
-            rows = padded(cohort.environments, self._multiple)
-            acted, after = policy.act(observed[rows], rewards[rows], cohort.state)
-            parts.append(acted[: len(cohort.environments)])
-            cohorts.append(Cohort(cohort.environments, after, cohort.environments[ended[cohort.environments]]))
-        order = np.argsort(np.concatenate([cohort.environments for cohort in cohorts]))
-        return np.concatenate(parts)[order], tuple(cohorts)
-
-    def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
-        """The cohorts with new episodes in some environments: one by `reset`, or those that go on and the new."""
-        if self._policy.supports_reset and not started.all():
-            (cohort,) = state
-            every = padded(cohort.environments, self._multiple)
-            rows = np.flatnonzero(started[every])
-            if not rows.size:
-                return state
-            return (cohort._replace(state=self._policy.reset(cohort.state, rows, self._targets[every[rows]])),)
-        cohorts = []
-        for cohort in state:
-            going = np.flatnonzero(~started[cohort.environments])
-            if 0 < going.size < len(cohort.environments):
-                kept = self._policy.select(cohort.state, padded(going, self._multiple))
-                cohort = Cohort(cohort.environments[going], kept)
-            cohorts += [cohort] if going.size else []
-        if started.any():
-            fresh = np.flatnonzero(started)
-            rows = padded(fresh, self._multiple)
-            begun = self._policy.initial_state(len(rows), self._targets[rows], seed=self._next_seeds(state)[rows])
-            cohorts.append(Cohort(fresh, begun))
-        return tuple(cohorts)
-
-    def _next_seeds(self, state: tuple[Cohort, ...]) -> Rows:
-        """What every environment's next episode draws from."""
-        seeds = self._seeds.copy()
-        for cohort in state:
-            if cohort.state.seeds is not None:
-                seeds[cohort.environments] = next_seeds(cohort.state.seeds[: len(cohort.environments)])
-        return seeds
+        acted, after = policy.act(observed[rows], rewards[rows], inner)
+        return acted[:envs], VectorState(after, ended)

@@ -23,24 +23,24 @@ from aaren_rl.vector import VectorPolicy
 EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"
 
 
-@pytest.mark.parametrize("kind", ["one batch", "cohorts"])
+@pytest.mark.parametrize("kind", ["recurrent", "window"])
 def test_an_environment_is_served_as_if_it_were_alone(kind: str) -> None:
-    """Whatever the order in which episodes begin, in one batch or in cohorts in another order than the environments."""
+    """Whatever the order in which episodes begin."""
     rng, steps, n = np.random.default_rng(0), 12, 3
     observations, rewards = rng.normal(size=(steps, n, 11)), rng.normal(size=(steps, n))
     starts = rng.random((steps, n)) < 0.3
-    policy = make_able("attention") if kind == "cohorts" else make_policy()
+    policy = make_able("attention", "window") if kind == "window" else make_policy()
     together, state = VectorPolicy(policy, n_envs=n, target_return=[1, 2, 3]), None
     alone = [(VectorPolicy(policy, n_envs=1, target_return=e + 1), [None]) for e in range(n)]
-    mixed, most = False, 0
     for t in range(steps):
         actions, state = together.act(observations[t], rewards[t], starts[t], state)
         for e, (agent, own) in enumerate(alone):
             (action,), own[0] = agent.act(observations[t, [e]], rewards[t, [e]], starts[t, [e]], own[0])
             np.testing.assert_array_equal(actions[e], action)
-        order = [int(e) for cohort in state for e in cohort.environments]
-        mixed, most = mixed or order != sorted(order), max(most, len(state))
-    assert (mixed, most) == ((True, n) if kind == "cohorts" else (False, 1))
+    with pytest.raises(ArgumentError, match="state: must be what act returned for 1 environments"):
+        alone[0][0].act(observations[0, :1], rewards[0, :1], None, state)
+    with pytest.raises(ArgumentError, match="its memory grows with the episode; load it with the rollout window"):
+        VectorPolicy(make_able("attention"), n_envs=n, target_return=1.0)
 
 
 def test_an_episode_is_the_rollouts(trained_run: Path) -> None:
