@@ -5,12 +5,15 @@ agents.
 """
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from aaren_rl.base.errors import UsageError
-from aaren_rl.compare.cells import Cell, read_results
+from aaren_rl.base.errors import UsageError, one_line
+from aaren_rl.base.json_dataclass import read as read_tree
+from aaren_rl.compare.cells import FORMAT, Cell
 from aaren_rl.policies.names import AGENTS, Agent, find_agent
 from aaren_rl.sweep.sweep import Grid
 
@@ -46,6 +49,17 @@ def _agent(name: str) -> Agent:
     if name == NO_GATE:
         return dataclasses.replace(find_agent(OURS), name=name, label="Decision-Aaren, no gate", color="#86a9bf")
     return find_agent(name)
+
+
+def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
+    """The cells and settings that `write_results` wrote; UsageError where unreadable or not of this format."""
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        if tree["format"] != FORMAT:
+            raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
+        return [read_tree(Cell, cell) for cell in tree["cells"]], tree["settings"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{file}: not a comparison's results: {one_line(error)}") from error
 
 
 def read(docs: Path, grid: Grid) -> tuple[list[Cell], Made]:

@@ -10,11 +10,11 @@ import torch
 from checkout import ROOT
 from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_card, make_model, make_policy, onnx_policy_of
 from small_run import quick, train_before
+from table1_cells import read_results
 from torch import Tensor
 
 from aaren_rl import load_policy
 from aaren_rl.agents import MIXERS, Aaren, Policy
-from aaren_rl.compare.cells import read_results
 from aaren_rl.compare.compare import main as compare
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.export.export import TOLERANCE, check

@@ -1,15 +1,12 @@
-"""What a comparison knows of every training run: read and written as results.json."""
+"""What a comparison knows of every training run: written as results.json."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import UsageError, one_line
 from ..base.files import write_json
-from ..base.json_dataclass import read
 from ..evaluate.scores import Score
 
 FORMAT = 4
@@ -79,14 +76,3 @@ def write_results(
     derived = {name: [dataclasses.asdict(item) for item in items] for name, items in statistics.items()}
     runs = [dataclasses.asdict(cell) for cell in cells]
     write_json(file, {"format": FORMAT, "settings": settings, "statistics": derived, "cells": runs})
-
-
-def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
-    """The cells and settings that `write_results` wrote; UsageError where unreadable or not of this format."""
-    try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-        if tree["format"] != FORMAT:
-            raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
-        return [read(Cell, cell) for cell in tree["cells"]], tree["settings"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{file}: not a comparison's results: {one_line(error)}") from error

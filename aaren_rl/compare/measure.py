@@ -23,7 +23,6 @@ from ..base.json_dataclass import read
 from ..base.system import processor_name
 from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
-from ..evaluate.scores import Score
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
 from ..policies.names import find_agent
@@ -99,11 +98,15 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
-    best = card.data_returns["best"]  # also of negative returns, targets rise to above it
-    asked = how.target_returns or [best + (part - 1) * abs(best) for part in SWEEP]
+    highest = card.data_returns["best"]  # also of negative returns, targets rise to above it
+    asked = how.target_returns or [highest + (part - 1) * abs(highest) for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     last = score_policy(policy, card, plan)[0]
     error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
+    best = None
+    if how.best:  # on episodes that did not choose them
+        chosen = load_policy(run / "policy_best")
+        best = score_policy(chosen, chosen.card, replace(plan, seed=plan.seed + UNSEEN))[0]
     return Cell(
         env=card.env,
         agent=card.agent,
@@ -115,19 +118,13 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         device=card.versions.get("device", "-"),
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=replace(last, action_error=error),
-        best=_best(run, plan) if how.best else None,
+        best=best,
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
         sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
     )
-
-
-def _best(run: Path, plan: EpisodePlan) -> Score:
-    """The score of the best weights on episodes that did not choose them."""
-    best, card = load_policy(run / "policy_best"), read_card(run / "policy_best")
-    return score_policy(best, card, replace(plan, seed=plan.seed + UNSEEN))[0]
 
 
 def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:

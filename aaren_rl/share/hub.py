@@ -10,6 +10,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+import yaml
+
 from ..base.errors import CheckpointError, UsageError, one_line
 from ..base.files import check_free, read_small
 from ..base.json_dataclass import read
@@ -102,10 +104,10 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     check_free(folder)
     policy = load_policy(run)
     card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
-    acting = [describe_rollout(card.rollout, card.rollout_context), *([str(policy.tree)] if policy.tree else [])]
-    own = (card.agent, card.env, card.env_id, card.updates, card.weights, card.seed, ", ".join(acting))
+    shared = "agent", "env", "env_id", "updates", "weights", "rollout", "rollout_context"
+    own = *(getattr(card, name) for name in shared), card.seed, str(policy.tree or "softmax"), None
     for score in scores:
-        found = score.agent, score.env, score.env_id, score.updates, score.weights, score.training_seed, score.acting()
+        found = *(getattr(score, name) for name in shared), score.training_seed, score.attention, score.temperature
         if found != own:
             raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")
     readme = model_card(card, scores, folder.resolve().name, license)
@@ -115,35 +117,15 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
 
 def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> str:
     """README.md of the model `name`, as the hub reads it: a YAML header and Markdown. `scores` are of its weights."""
-    from huggingface_hub import EvalResult, ModelCardData  # a second
-
     source = SOURCES.get(card.source, card.source)
-    results = [
-        EvalResult(
-            task_type="reinforcement-learning",
-            dataset_type=score.env_id,
-            dataset_name=f"{score.env_id}, trained on {card.dataset} ({source})",
-            metric_type=kind,
-            metric_name=f"{words}, target return {target_words(score.target_return)}, "
-            f"{score.episodes} episodes from seed {score.seed}",
-            metric_value=round(value, 2),
-        )
-        for score in scores
-        for kind, words, value in (
-            ("mean_reward", "mean return", score.return_mean),
-            ("normalized_score", f"normalized score ({score.reference})", score.normalized_score_mean),
-        )
-        if value is not None
-    ]
     tags = ["reinforcement-learning", "offline-rl", card.agent, card.env_id, card.dataset, "aaren-rl"]
-    header = ModelCardData(
-        license=license,
-        library_name="aaren-rl",
-        pipeline_tag="reinforcement-learning",
-        tags=[tag for tag in tags if tag],
-        model_name=name,
-        eval_results=results or None,
-    )
+    header = {
+        "license": license,
+        "library_name": "aaren-rl",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": [tag for tag in tags if tag],
+        "model_name": name,
+    }
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     trained = f"{card.updates:,} gradient steps on {card.context}{windows or ' contexts'}, seed {card.seed}"
     made = {
@@ -155,7 +137,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
         "Made with": ", ".join(f"{package} {version}" for package, version in card.versions.items()),
     }
     return MODEL_CARD.format(
-        header=header.to_yaml(),
+        header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         title=f"{label(card.agent)} for {card.env}",
         scores=format_table(scores, speed=False) if scores else "No scores were recorded.",
         made="\n".join(f"- {name}: {text}" for name, text in made.items()),

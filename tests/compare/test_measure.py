@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from synthetic import make_cell
-from table1_cells import check_comparable
+from table1_cells import check_comparable, read_results
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
-from aaren_rl.compare.cells import read_results, write_results
+from aaren_rl.compare.cells import write_results
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
 from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.options import main as train
