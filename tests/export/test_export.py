@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import sys
@@ -166,18 +167,23 @@ def test_the_check_allows_a_ten_thousandth_of_half_the_range() -> None:
 
 
 def test_the_check_of_discrete_actions() -> None:
-    """Large logits pass, of which softmax makes large differences of small ones; actions are the same integers."""
+    """Large logits pass, of which softmax makes large differences of small ones.
+
+    Actions are the same integers, by the runtime as by the output that programs in other languages read.
+    """
     policy = make_discrete(layers=1, start=5)
     policy.model.head.weight.data *= 100
     card = make_discrete_card(policy.model, action_start=5)
     exported = onnx_policy_of(policy, card)
     assert check(policy, exported, card, 1000, TOLERANCE) < 1e-5
-    states, rng, taken = [p.initial_state(3, 100.0) for p in (policy, exported)], np.random.default_rng(0), []
+    written, rng, taken = copy.copy(exported), np.random.default_rng(0), []
+    written._outputs = ("action", "next_memory")
+    state, own = policy.initial_state(3, 100.0), exported.initial_state(3, 100.0)
     for _ in range(30):
-        given = rng.normal(size=(3, 4)).astype(np.float32), np.ones(3)
-        pairs = zip((policy, exported), states, strict=True)
-        (acted, states[0]), (other, states[1]) = (p.act(*given, s) for p, s in pairs)
-        assert other.dtype == np.int64 and np.array_equal(other, acted)
+        given, reward = rng.normal(size=(3, 4)).astype(np.float32), np.ones(3)
+        (read, _), (other, own) = written._act(given, own.return_to_go - reward, own), exported.act(given, reward, own)
+        acted, state = policy.act(given, reward, state)
+        assert read.dtype == np.int64 and np.array_equal(read, acted) and np.array_equal(other, acted)
         taken += other.tolist()
     assert set(taken) == {5, 6}
     policy.model.head.bias.data += torch.tensor([1.0, -1.0])
