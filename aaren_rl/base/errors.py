@@ -6,14 +6,19 @@ import errno
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def printable(text: str) -> str:
+    """The text with unprintable characters, as in a file name, escaped as in Python: a terminal obeys some of them."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class AarenRLError(Exception):
     """Base of the project's errors. The message is one line: what went wrong (file: field); what to do."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message, with unprintable characters, as in a file name, escaped as in Python."""
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
+        """The message, `printable`."""
+        return printable(super().__str__())
 
 
 class UsageError(AarenRLError):

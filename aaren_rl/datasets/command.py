@@ -26,7 +26,7 @@ from ..envs.data import minari
 from ..envs.data.columns import Limits
 from ..envs.data.download import pin_path
 from ..envs.data.files import SUFFIXES, write_hdf5
-from ..envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, load_one
+from ..envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, default_name, load_one
 from ..envs.local.sets import local_levels
 from .describe import describe, format_description, size_text
 
@@ -39,6 +39,7 @@ Look after datasets. NAME is a file of yours, a task such as hopper-medium, or m
   aaren-rl datasets download hopper-medium --source minari
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
 """
+_LIMITS = ("names", "observation_keys", "actions", "clip_actions", "max_episode_steps")  # of `Limits`
 
 
 def make_parser() -> Parser:
@@ -49,11 +50,16 @@ def make_parser() -> Parser:
     def add(name: str, work: Callable[[argparse.Namespace], Iterable[str]], text: str) -> Parser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_shared()
-        command.set_defaults(work=work, env_id=None, clip_actions=False, max_episode_steps=None, local_steps=None)
+        command.set_defaults(work=work, env_id=None, local_steps=None, **dict.fromkeys(_LIMITS))
         return command
 
     def add_reading(command: argparse.ArgumentParser) -> None:
         command.add_argument("--env-id", metavar="ID", help="of a file: the environment it was recorded on")
+        columns = "entries of a file with names of your own: observations=x,y actions=u"
+        command.add_argument("--columns", dest="names", metavar="S", nargs="+", help=columns)
+        keys = "parts of observations that are dicts to use"
+        command.add_argument("--observation-keys", metavar="S", nargs="+", help=keys)
+        command.add_argument("--actions", metavar="NAME", help="discrete or continuous, where a file's do not tell")
         command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
         command.add_argument("--max-episode-steps", type=positive, metavar="N", help="cut a file's episodes after N")
         command.add_argument("--local-steps", type=positive, metavar="N", help="of a task: the local set of so many")
@@ -109,11 +115,11 @@ def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episod
     reading = Reading(
         env_id=None if of_minari else env_id,
         local_steps=arguments.local_steps,
-        limits=Limits(clip_actions=arguments.clip_actions, max_episode_steps=arguments.max_episode_steps),
+        limits=Limits(**{name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}),
     )
     task, episodes = load_one("data" if source.startswith(MINARI) else name, source, reading, plays=False)
     if episodes.source == "file":
-        named = Path(source).stem if name == "data" else name
+        named = default_name(source) if name == "data" else name
         episodes = replace(episodes, dataset=named, env_id=episodes.env_id or env_id)
     return episodes, task.reference
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..base.errors import printable
 from ..base.files import sha256
 from ..cli import aligned
 from ..envs import Episodes, Reference, normalized_score
@@ -116,7 +117,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     return "\n".join(
         [
             f"{d['dataset']}, from {SOURCES[d['source']]}",
-            f"file          {d['path']} ({size_text(d['bytes'])})",
+            f"file          {printable(d['path'])} ({size_text(d['bytes'])})",
             f"SHA-256       {d['sha256'] or '-'}",
             f"environment   {d['env_id'] or 'not named'}",
             *(f"note          {note}" for note in d["notes"]),

@@ -115,6 +115,18 @@ def test_info_numbers(folder, capsys):
     assert lengths == ["length", "1", "2.2", "7", "19.5", "37.5", "55.5", "60", "25"]
 
 
+def test_info_of_columns_with_own_names(folder, capsys):
+    table = {name: np.arange(20) % 4 / 3 for name in ("x", "y", "torque", "paid")} | {"episode": np.arange(20) // 5}
+    lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+    (folder / "a\x1b[31mb.csv").write_text("\n".join(lines))
+    named = ["observations=x,y", "actions=torque", "rewards=paid"]
+    assert main(["info", "a\x1b[31mb.csv", "--columns", *named, "--json", "n.json"]) == 0
+    out = capsys.readouterr().out
+    assert "observations  2 columns" in out and "\x1b" not in out and r"a\x1b[31mb.csv" in out
+    assert json.loads((folder / "n.json").read_text())["episodes"] == 4
+    assert main(["info", "a\x1b[31mb.csv", "--columns", *named[:2]]) == 3 and "rewards" in capsys.readouterr().err
+
+
 def test_info_of_every_source(folder, capsys):
     write_hdf5(folder / "mine.hdf5", episodes(scale=3.0), {})
     write_hdf5(folder / "fits.hdf5", episodes(), {})
