@@ -223,7 +223,7 @@ def train() -> Figure:
 
 def several() -> Figure:
     """Hopper's logs of six controllers: scores by recipe, a point per seed; when a controller and a policy fall."""
-    found = json.loads((DOCS / "results" / "measured.json").read_text(encoding="utf-8"))["several"]["hopper"]
+    found = json.loads((DOCS / "results" / "measured.json").read_text(encoding="utf-8"))["several"]["sets"]["hopper"]
     figure = Figure(figsize=(WIDTH, 5.2), layout="constrained")
     scores, falls = figure.subplots(2, 1, height_ratios=(3, 1))
     names = {
