@@ -97,16 +97,16 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         if "eval/mean_return" in line
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
-    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
+    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed)
     highest = card.data_returns["best"]  # also of negative returns, targets rise to above it
     asked = how.target_returns or [highest + (part - 1) * abs(highest) for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
-    last = score_policy(policy, card, plan)[0]
+    last = score_policy(policy, card, plan, on_step=on_step)[0]
     error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
     best = None
     if how.best:  # on episodes that did not choose them
         chosen = load_policy(run / "policy_best")
-        best = score_policy(chosen, chosen.card, replace(plan, seed=plan.seed + UNSEEN))[0]
+        best = score_policy(chosen, chosen.card, replace(plan, seed=plan.seed + UNSEEN), on_step=on_step)[0]
     return Cell(
         env=card.env,
         agent=card.agent,
@@ -122,7 +122,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
-        sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep),
+        sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep, on_step=on_step),
         action_cost=action_cost(policy, card),
     )
 

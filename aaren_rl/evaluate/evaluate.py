@@ -192,8 +192,8 @@ def _play(
     apart = mismatch(card.context, card.context_length, policy.rollout, policy.context_length)
     for note in filter(None, (apart, above_data(asked, card))):
         print(note, file=sys.stderr)
-    how: dict[str, Any] = {"on_action": None if video is None else video.note, "recorder": recorder}
-    return play(policy, card, EpisodePlan(weights, arguments.episodes, asked, seed, **how))
+    plan = EpisodePlan(weights, arguments.episodes, asked, seed)
+    return play(policy, card, plan, on_action=None if video is None else video.note, recorder=recorder)
 
 
 def _show(

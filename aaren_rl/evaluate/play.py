@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gymnasium.spaces import Discrete
@@ -12,7 +12,7 @@ from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..cli import progress_bar
 from ..envs import Reference, make_env, normalized_score, rollout
-from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
+from ..envs.simulation.rollout import AT_ONCE
 from ..envs.tasks.environment import close_env, inspect_spaces
 from ..envs.tasks.spaces import Layout, is_vector, parts_of
 from ..policies.card import Origin, PolicyCard
@@ -22,19 +22,18 @@ from .scores import Score
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The episodes of an evaluation, and callbacks: `on_step`, `on_action`, `recorder` as in `envs.rollout`."""
+    """The episodes of an evaluation."""
 
     weights: str  # weights of the policy: "raw" or "ema"
     episodes: int  # environments per target return, one episode each
     target_returns: Sequence[float | str]  # in units of the environment, or "auto"
     seed: int  # environment i is reset with seed + i, the same for every target return
-    on_step: Callable[[int, int], None] | None = None
-    on_action: OnAction | None = None
-    recorder: Recorder | None = None
 
 
-def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> list[Score]:
+def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan, **watchers: Any) -> list[Score]:  # noqa: ANN401
     """Roll out a policy for every target return, all in one batch, and score it. `card` describes the policy.
+
+    `watchers` are `on_step`, `on_action` and `recorder` of `envs.rollout`.
 
     Raises:
         CheckpointError: the sizes of the environment and the policy differ.
@@ -51,8 +50,6 @@ def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> lis
             f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; {hint}"
         )
     asked = [target_number(target) for target in plan.target_returns]
-    names = "on_step", "on_action", "recorder"
-    watchers: dict[str, Any] = {name: getattr(plan, name) for name in names}
     played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
     out = rollout(policy, card.env_id, target_return=asked, **played)
     origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
@@ -123,8 +120,8 @@ def _check_parts(card: PolicyCard, trained: Layout) -> None:
     )
 
 
-def play(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> list[Score]:
-    """`score_policy` with a progress bar, as `on_step` of the plan."""
+def play(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan, **watchers: Any) -> list[Score]:  # noqa: ANN401
+    """`score_policy` with a progress bar."""
     episodes = len(plan.target_returns) * plan.episodes
     turns = -(-episodes // AT_ONCE)
     with progress_bar(total=turns * card.horizon, desc=f"{episodes} episodes", unit="step", leave=False) as bar:
@@ -133,4 +130,4 @@ def play(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan) -> list[Score]
             bar.update()
             bar.set_postfix_str(f"{running} episodes running", refresh=False)
 
-        return score_policy(policy, card, replace(plan, on_step=progress))
+        return score_policy(policy, card, plan, on_step=progress, **watchers)

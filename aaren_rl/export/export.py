@@ -20,8 +20,7 @@ from ..policies.card import PolicyCard
 from ..policies.folder import load_policy
 from ..policies.names import ROLLOUTS, WEIGHTS, target_number, weights_words
 from ..runtime import OnnxPolicy
-from .graph import quantize
-from .policy_step import as_policy, describe, policy_graph
+from .policy_step import as_policy, describe, policy_graph, quantize
 
 STEPS = 1000  # of the check
 TOLERANCE = 1e-4  # in units of half the action range, or of the largest logit of discrete actions, at least 1

@@ -1,18 +1,27 @@
 """A module's step as an ONNX file: any module with `step` and `initial_state`, a user's own around these included."""
 
+from __future__ import annotations
+
 import copy
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
-from ..agents.scan.rows import tensors
-from ..base.errors import NumericsError, one_line
-from .graph import filled, make_graph
+from ..agents.scan.rows import State, each, tensors
+from ..base.errors import NumericsError, ResourcesError, one_line
 
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 20  # the first opset with Gelu
+LARGEST = 2**30  # elements of a constant that is computed here instead of by every session
 TOLERANCE = 1e-5  # of an output, relative to the largest one
 GROWN = 3  # tokens after which a state shows which of its sizes grow
 
@@ -126,3 +135,59 @@ def _named(state: Any, name: str, *, empty: bool = False) -> dict[str, Tensor]: 
     fields = getattr(state, "_fields", range(len(state)))
     inner = [_named(part, f"{name}_{field}", empty=empty) for field, part in zip(fields, state, strict=True)]
     return {key: part for parts in inner for key, part in parts.items()}
+
+
+def make_graph(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], free: Any) -> onnx.ModelProto:  # noqa: ANN401
+    """The ONNX model of `module.forward`, without dropout.
+
+    Args:
+        module: in evaluation mode; takes the inputs in their order.
+        inputs: example inputs by name, with the batch as the first dimension, at least 2.
+        outputs: their names.
+        free: the dimensions that are free at every call, as `dynamic_shapes` of `torch.export.export`.
+
+    Raises:
+        ValueError: an operation has no ONNX form, or depends on values.
+        ResourcesError: a package is missing.
+    """
+    try:
+        import onnxruntime  # noqa: F401  which the caller runs the model with
+        import onnxscript
+    except ImportError as error:
+        raise ResourcesError(f"export needs {error.name}: pip install 'aaren-rl[export]'") from error
+    logging.disable(logging.WARNING)  # of the exporter about its own parts, as the warnings are
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            traced = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=free)
+            program = torch.onnx.export(
+                traced, input_names=[*inputs], output_names=outputs, opset_version=OPSET, optimize=False, verbose=False
+            )
+            assert program is not None
+            onnxscript.optimizer.optimize(program.model, input_size_limit=LARGEST, output_size_limit=LARGEST)
+    except (torch._dynamo.exc.UserError, RuntimeError, ValueError, AttributeError) as error:
+        raise ValueError(one_line(error)) from error
+    finally:
+        logging.disable(logging.NOTSET)
+    return _without_traces(program.model_proto)
+
+
+def filled(like: State, parts: Iterator[Tensor], rows: Any) -> State:  # noqa: ANN401  a number, symbolic while tracing
+    """A state of as many rows, as `like` is one: with `parts` in the place of its tensors that hold numbers."""
+    return each(lambda own: next(parts) if own[0].numel() else own[0].new_zeros(rows, *own[0].shape[1:]), [like])
+
+
+def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Without stack traces, which name files of this machine; the free dimension of the first input is "batch"."""
+    graph = model.graph
+    del graph.value_info[:], graph.metadata_props[:], model.metadata_props[:]
+    parts: list[Any] = [*graph.node, *graph.input, *graph.output, *graph.initializer]
+    for part in parts:
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    batch = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output):
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param == batch:
+                size.dim_param = "batch"
+    return model
