@@ -53,9 +53,9 @@ _FAR_APART, _NAMED = 30, 8  # times; columns that the note names
 # What a source means
 
 
-def each(source: Source) -> list[str | os.PathLike[str]]:
+def each(source: Source) -> list[str]:
     """A source, or several, as a list."""
-    return [source] if isinstance(source, str | os.PathLike) else list(source)
+    return [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
 
 
 def expand(source: Source) -> str | list[str]:
@@ -64,7 +64,7 @@ def expand(source: Source) -> str | list[str]:
     UsageError: a pattern matches no file, or a source is there twice.
     """
     found: list[str] = []
-    for one in [os.fspath(word) for word in each(source)]:
+    for one in each(source):
         pattern = glob.has_magic(one) and "\0" not in one and not os.path.exists(one)
         if pattern and not (files := sorted(glob.glob(one))):
             raise UsageError(f"--source {one}: no file matches; correct the pattern")
@@ -83,29 +83,26 @@ def default_name(source: Source) -> str:
     Of several, it is what their names begin with in common, or else the first one's.
     """
     if not isinstance(source, str):
-        names = [default_name(os.fspath(one)) for one in each(source)]
+        names = [default_name(one) for one in each(source)]
         return os.path.commonprefix(names).strip("-._") or names[0]  # noqa: RUF071  of characters
     plain = source.removeprefix(MINARI) if source.startswith(MINARI) else Path(os.path.abspath(source)).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
-def is_file(source: str | os.PathLike[str]) -> bool:
+def is_file(source: str) -> bool:
     """Whether a source is a file's path; UsageError: it is a word that is none of the known ones."""
-    text = os.fspath(source)
-    if isinstance(source, str) and (source in (*OF_THE_TABLE, "minari") or source.startswith(MINARI)):
+    if source in (*OF_THE_TABLE, "minari") or source.startswith(MINARI):
         return False
-    word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
-    if word and not os.path.exists(source):
-        raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari, minari:ID or the path of a file")
+    if not (os.path.exists(source) or {os.sep, os.altsep} & {*source} or source.endswith(SUFFIXES)):
+        raise UsageError(f"unknown source {source!r}; use auto, d4rl, local, minari, minari:ID or the path of a file")
     return True
 
 
 def is_own(source: Source, env_id: str | None, name: str = "") -> bool:
     """Whether these arguments of `load_task` mean data outside the table: files are its own under its names only."""
-    sources = each(source)
-    if env_id is not None or any(os.fspath(one).startswith(MINARI) for one in sources):
+    if env_id is not None or any(one.startswith(MINARI) for one in each(source)):
         return True
-    return not {*OF_THE_TABLE, "minari"} & {*sources} and find_task(name) is None
+    return not {*OF_THE_TABLE, "minari"} & {*each(source)} and find_task(name) is None
 
 
 def task_name(name: str, source: Source, env_id: str | None) -> str:
@@ -113,14 +110,9 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
-    versions = env_id is None and all(_is_version(name, os.fspath(one)) for one in each(source))
-    own = is_own(source, env_id, name) and not versions
-    return check_own_name(name) if own else get_task(name).name
-
-
-def _is_version(name: str, source: str) -> bool:
-    """Whether `source` names a version of the data that "minari" means for the task `name`."""
-    return name in TASKS and source.startswith(MINARI) and split_version(source)[0] == f"{MINARI}{minari_id(name)}"
+    of_table = f"{MINARI}{minari_id(name)}" if name in TASKS and env_id is None else None
+    versions = all(split_version(one)[0] == of_table for one in each(source))  # of what "minari" means for the name
+    return check_own_name(name) if is_own(source, env_id, name) and not versions else get_task(name).name
 
 
 # Loading
@@ -203,7 +195,7 @@ def load_task(
         progress=progress,
         limits=Limits(names=columns, **limits),
     )
-    sources = [source] if isinstance(source, os.PathLike) else each(expand(source))
+    sources = each(expand(source))
     found = [load_one(name, one, reading) for one in sources]
     (task, episodes), others = found[0], found[1:]
     for one, (of, part) in zip(sources if others else (), found, strict=False):
@@ -220,9 +212,7 @@ def load_task(
     return _settled(task, episodes)
 
 
-def load_one(
-    name: str, source: str | os.PathLike[str], reading: Reading, *, plays: bool = True
-) -> tuple[Task, Episodes]:
+def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) -> tuple[Task, Episodes]:
     """The data of one source and their task, in which `load_task` fills in what only data say.
 
     Where nothing `plays`, the environment of a Minari dataset need not be one that can be made here.
@@ -238,9 +228,9 @@ def load_one(
         raise UsageError(f"--local-steps {steps} is for --source local and at least {LEAST_STEPS:,}; correct it")
     file = Path(source) if is_file(source) else None
     if not own:
-        return get_task(name), _of_table(get_task(name), os.fspath(source), file, reading)
+        return get_task(name), _of_table(get_task(name), source, file, reading)
     if file is None:
-        task, episodes = _of_minari(name, os.fspath(source), reading, plays)
+        task, episodes = _of_minari(name, source, reading, plays)
     elif reading.env_id is not None:
         task = _own_task(name, reading.env_id, reading)
         episodes = _read_for(task, file, reading)
@@ -303,8 +293,8 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
     if played is None or not plays:
         if limits.max_episode_steps is not None:
             raise UsageError(f"--max-episode-steps: episodes of {dataset_id} stay as recorded; leave it out")
-        described: dict[str, Any] = {"action_start": spec.action_start}
-        described |= {key: of for key in ("n_actions", "action_low", "action_high") if (of := getattr(spec, key))}
+        said = ("n_actions", "action_start") if episodes.discrete else ("action_low", "action_high")
+        described = {key: of for key in said if (of := getattr(spec, key)) is not None}
         return replace(_unplayed(name, episodes, reading), **described), episodes
     if played.problem is not None:
         raise DataError(played.problem)

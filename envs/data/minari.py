@@ -359,13 +359,15 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
 
 def _read(dataset_id: str, folder: Path, **limits: Any) -> MinariData:  # noqa: ANN401
     path, spec = folder / "main_data.hdf5", read_spec(folder / "metadata.json")
-    limits |= {"n_actions": spec.n_actions, "action_start": spec.action_start}
+    kind = limits.get("actions")  # of the user, who may know better than the space
+    limits |= {"action_low": -np.inf, "action_high": np.inf}
+    if spec.n_actions is not None and kind != "continuous":
+        limits |= {"n_actions": spec.n_actions, "action_start": spec.action_start}
+    elif spec.action_low is not None and kind != "discrete":
+        dim = len(spec.action_low)
+        limits |= {"action_low": spec.action_low, "action_high": spec.action_high, "action_dim": dim}
     if spec.layout is not None and not limits.get("observation_keys"):
         limits |= {"layout": spec.layout, "observation_dim": flat_size(spec.layout)}
-    if spec.n_actions is None:
-        low = -np.inf if spec.action_low is None else spec.action_low
-        limits |= {"action_low": low, "action_high": np.inf if spec.action_high is None else spec.action_high}
-        limits["action_dim"] = None if spec.action_low is None else len(spec.action_low)
     episodes = read_file(path, dataset=dataset_id, **limits)
     if episodes.n_steps != spec.total_steps:
         raise DataError(f"{path}: has {episodes.n_steps:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -211,20 +211,10 @@ _CARTPOLE = LocalTask(
 def _positions(env: str, observation_dim: int) -> LocalTask:
     full = TASKS[f"{env.lower()}-medium"]
     name = f"{full.family}-p-{full.level}"
-    return LocalTask(
-        name=name,
-        env_id=f"aaren_rl/{env}-P-v4",
-        observation_dim=observation_dim,
-        action_dim=full.action_dim,
-        horizon=full.horizon,
-        target_returns=full.target_returns,
-        action_low=full.action_low,
-        action_high=full.action_high,
-        reference=full.reference,
-        dataset=name,
-        settings=ALIKE,
-        policy=f"that of the local set {full.name}, whose velocities are left out",
-    )
+    shared = {item.name: getattr(full, item.name) for item in fields(Task)}
+    own = {"name": name, "env_id": f"aaren_rl/{env}-P-v4", "observation_dim": observation_dim, "dataset": name}
+    policy = f"that of the local set {full.name}, whose velocities are left out"
+    return LocalTask(**(shared | own), policy=policy, settings=ALIKE)
 
 
 # To add a task: a LocalTask here, its environment in envs/tasks/memory with a line in its __init__.py, which registers

@@ -172,6 +172,18 @@ def test_minari_keeps_integers_and_their_space(minari_root: Path, tmp_path: Path
     same(read_file(again), made)
 
 
+@pytest.mark.parametrize("stored", [np.int64, np.float32])
+def test_the_user_says_what_kind_the_actions_of_a_minari_dataset_are(stored: Any) -> None:
+    made = Episodes.from_arrays(**arrays(actions=(np.arange(N) % 3).astype(stored)))
+    write_minari(ID, made, env_id=None)
+    assert load_task("mine", f"minari:{ID}")[1].discrete == (stored is np.int64)
+    for kind in ("discrete", "continuous"):
+        task, episodes = load_task("mine", f"minari:{ID}", actions=kind)
+        assert (episodes.discrete, task.n_actions) == ((True, 3) if kind == "discrete" else (False, None))
+    with pytest.raises(DataError, match="actions are continuous, the environment's discrete"):
+        load_task("mine", f"minari:{ID}", actions="continuous", env_id="SeenBox-v0")
+
+
 class Cycle:
     """Takes -1, 0, 0, 1 in turn."""
 

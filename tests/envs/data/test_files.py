@@ -83,6 +83,11 @@ MEANT: dict[str, tuple[dict[str, Any], Any]] = {
     "jaxrl": ({"dones_float": ENDS, "masks": ~DEAD | (np.arange(N) == 29)}, np.arange(N) == 9),
     "masks in the middle": ({"terminals": ENDS, "masks": ~(DEAD | (np.arange(N) == 3))}, DEAD),
     "an unknown flag beside both": ({"terminals": DEAD, "timeouts": CUT, "success": DEAD}, DEAD),
+    "rewards (N, 1)": ({"rewards": steps()["rewards"][:, None], "ends": ENDS}, np.zeros(N, bool)),
+    "observations (N, 1, O)": ({"observations": steps()["observations"][:, None], "terminals": ENDS}, ENDS),
+    "float64": ({"observations": steps()["observations"].astype(np.float64), "terminals": ENDS}, ENDS),
+    "big-endian": ({"rewards": steps()["rewards"].astype(">f4"), "terminals": ENDS}, ENDS),
+    "Fortran's order": ({"observations": np.asfortranarray(steps()["observations"]), "terminals": ENDS}, ENDS),
     "a number of every step": ({"terminals": ENDS, "cost": np.linspace(0, 1, N), "zero": np.zeros(N)}, ENDS),
 }
 
@@ -105,23 +110,6 @@ def test_an_unknown_flag_is_named_and_not_guessed(flag: Any, tmp_path: Path) -> 
     for known in ({"terminals": DEAD}, {}):
         path = hdf5(tmp_path / "set.hdf5", steps(**known, cut_here=flag))
         refused(path, "cut_here has a 0 or 1", "to timeouts", "infos_cut_here", max_episode_steps=10)
-
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "rewards (N, 1)": {"rewards": steps()["rewards"][:, None]},
-    "flags (N, 1)": {"terminals": DEAD[:, None], "timeouts": CUT[:, None]},
-    "observations (N, 1, O)": {"observations": steps()["observations"][:, None]},
-    "float64": {"observations": steps()["observations"].astype(np.float64)},
-    "big-endian": {"rewards": steps()["rewards"].astype(">f4")},
-    "Fortran's order": {"observations": np.asfortranarray(steps()["observations"])},
-}
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("name", SHAPES)
-def test_shapes_and_types_that_are_read(name: str, tmp_path: Path) -> None:
-    for write in (hdf5, npz):
-        same(read_file(write(tmp_path / f"set.{write.__name__}", flagged(**SHAPES[name]))))
 
 
 def test_one_column_without_an_axis(tmp_path: Path) -> None:
