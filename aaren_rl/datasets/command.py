@@ -39,7 +39,7 @@ Look after datasets. NAME is a file of yours, a task such as hopper-medium, or m
   aaren-rl datasets download hopper-medium --source minari
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
 """
-_LIMITS = ("names", "observation_keys", "actions", "clip_actions", "max_episode_steps")  # of `Limits`
+_LIMITS = ("columns", "observation_keys", "actions", "clip_actions", "max_episode_steps")  # of `Limits`
 
 
 def make_parser() -> Parser:
@@ -56,7 +56,7 @@ def make_parser() -> Parser:
     def add_reading(command: argparse.ArgumentParser) -> None:
         command.add_argument("--env-id", metavar="ID", help="of a file: the environment it was recorded on")
         columns = "entries of a file with names of your own: observations=x,y actions=u"
-        command.add_argument("--columns", dest="names", metavar="S", nargs="+", help=columns)
+        command.add_argument("--columns", metavar="S", nargs="+", help=columns)
         keys = "parts of observations that are dicts to use"
         command.add_argument("--observation-keys", metavar="S", nargs="+", help=keys)
         command.add_argument("--actions", metavar="NAME", help="discrete or continuous, where a file's do not tell")
@@ -112,11 +112,9 @@ def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episod
     env_id, of_minari = arguments.env_id, source.startswith("minari")
     if of_minari and env_id is not None and arguments.work is not _convert:  # which writes it
         raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
-    reading = Reading(
-        env_id=None if of_minari else env_id,
-        local_steps=arguments.local_steps,
-        limits=Limits(**{name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}),
-    )
+    given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
+    limits = Limits(names=given.pop("columns", ()), **given)
+    reading = Reading(env_id=None if of_minari else env_id, local_steps=arguments.local_steps, limits=limits)
     task, episodes = load_one("data" if source.startswith(MINARI) else name, source, reading, plays=False)
     if episodes.source == "file":
         named = default_name(source) if name == "data" else name
