@@ -130,8 +130,9 @@ class Task:
         return 100 * (mean - self.worst) / (1 - self.worst)
 
 
-def _rooms(size: int) -> dict[str, int]:
-    return {"size": size, "max_steps": 10 * size}
+def _rooms(size: int, steps: int) -> dict[str, int]:
+    """A room, and a time limit of so many steps for each of its cells' width; the expert needs 2."""
+    return {"size": size, "max_steps": steps * size}
 
 
 def _card(name: str, expert: Expert) -> Task:
@@ -153,8 +154,8 @@ TASKS = {
         Task("Recall", "Recall-v0", lambda env, _: env.answer if env.asks else 0, worst=0.0,
              variants={str(pairs): {"pairs": pairs} for pairs in (1, 2, 4, 8, 16)}),
         Task("MiniGridMemory", "MiniGrid-MemoryS7-v0", _matching, worst=0.0, errs=0.5, choices=3, success=True,
-             steps=30_000, keys=("image", "direction"), mixed=tuple(map(_rooms, (7, 9, 11, 13))),
-             variants={str(size): _rooms(size) for size in (13, 25, 49, 97)}),
+             steps=30_000, keys=("image", "direction"), mixed=tuple(_rooms(size, 10) for size in (7, 9, 11, 13)),
+             variants={str(size): _rooms(size, 4) for size in (13, 25, 49, 97)}),
         _card("RepeatPreviousMedium", _previous),
         _pole("NoisyPositionOnlyCartPoleEasy"),
         _card("RepeatFirstMedium", lambda env, _: int(env.card)),
