@@ -206,7 +206,7 @@ SETTINGS = {
 
 def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     """Build the configuration with these settings. For any other setting, the first of these that has it counts: the
-    initial policy, the preset for the agent, the built-in task, the preset "default", the defaults.
+    initial policy, the preset for the agent ("default" has the agent's own), the built-in task, the defaults.
 
     Raises UsageError as `build_config` or for an unknown preset, CheckpointError for an unreadable initial policy.
     """
@@ -220,10 +220,7 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     agent = settings.get("agent", RunConfig.agent)
     task = find_task(settings.get("env", ""))
     of_task = {} if task is None else {"return_scale": D4RL_SCALE, **getattr(task, "settings", {})}
-    of_agent = preset_settings("default", agent)
-    # The best tenth is what 10 % BC is.
-    drawn: dict[str, Any] = {name: of_agent[name] for name in ("draws", "draw_share") if name in of_agent}
-    settings = {**of_agent, **of_task, **drawn, **preset_settings(preset, agent), **settings}
+    settings = {**preset_settings("default", agent), **of_task, **preset_settings(preset, agent), **settings}
     # K of the rollout follows the length of the windows of --context window, unless it is given.
     if "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = settings.get("context_length", DataConfig.context_length)

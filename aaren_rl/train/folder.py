@@ -15,8 +15,8 @@ from ..base.files import check_place, clear_leftovers, is_there, lock, write_tex
 
 
 def holds_training(path: Path) -> bool:
-    """Whether a run's folder holds a checkpoint, a policy or experience; settings alone may be overwritten."""
-    return has_checkpoint(path) or any((path / name).exists() for name in ("policy", "replay"))
+    """Whether a run's folder holds a checkpoint or a policy; settings alone may be overwritten."""
+    return has_checkpoint(path) or (path / "policy").exists()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

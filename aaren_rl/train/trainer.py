@@ -59,7 +59,7 @@ class Trainer:
 
     Args:
         data: the steps to train on, on the training device.
-        horizon: the environment's time limit, in steps.
+        horizon: the longest episode that there can be in the data, in steps.
         max_timestep: rows of a timestep embedding; None: `horizon`.
         ranks: the processes that share every batch, on GPUs of one type. Without dropout the weights are those of one
             process, up to rounding. With dropout each process draws its own masks.

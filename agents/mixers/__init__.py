@@ -33,5 +33,5 @@ MIXERS: dict[str, type[Mixer]] = {
     "rsa": RSA,
     "gru": GRU,
     "mingru": MinGRU,
-    "tree": Attention,  # as it is trained; at rollout `policy/compiled.py` puts trees in its place
+    "tree": Attention,  # as it is trained; at rollout `policy/policy.py` puts trees in its place
 }

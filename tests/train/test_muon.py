@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, orthogonalize
+from aaren_rl.train.config import OptimizerConfig
+from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, orthogonalize, rates_at
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])  # of a wide one, some iterations are of its square alone
@@ -35,3 +36,11 @@ def test_agrees_with_torchs_own() -> None:
         its.step()
     # Both round to bfloat16 inside; a step is about 0.1 * 0.2 an element.
     torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)
+
+
+def test_rates_rise_and_fall_and_the_average_forgets_the_first_weights() -> None:
+    config = OptimizerConfig(updates=100, warmup_updates=10, learning_rate=1.0, ema_decay=0.95)
+    first, middle, last = (rates_at(update, config) for update in (0, 50, 99))
+    assert first.adamw == pytest.approx(0.1) and middle.adamw == pytest.approx(0.5) and last.adamw < 0.001
+    assert middle.muon == pytest.approx(0.5 * config.muon_learning_rate)
+    assert first.ema == pytest.approx(0.9) and last.ema == pytest.approx(1 - 0.95)

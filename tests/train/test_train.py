@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_run import arguments, folder, records, wait_for_updates
+from small_run import arguments, folder, quick, records, wait_for_updates
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
@@ -55,6 +55,13 @@ def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
     for part in (run, run / "policy", run / "policy_best", run / "checkpoints"):
         assert part.stat().st_mode & 0o777 == 0o777 & ~umask
         assert all(file.stat().st_mode & 0o777 == 0o666 & ~umask for file in part.iterdir() if file.is_file())
+
+
+def test_the_best_policy_is_that_of_the_highest_evaluation(hopper_file: Path, tmp_path: Path) -> None:
+    run = quick(tmp_path, hopper_file, "--eval-every 1 --updates 8")
+    scores = {line["update"]: line["eval/mean_return"] for line in records(run) if "eval/mean_return" in line}
+    assert len(scores) == 8 and read_card(run / "policy_best").updates == max(scores, key=lambda k: scores[k])
+    assert read_card(run).updates == 8
 
 
 def test_both_agents_log_the_same_tags(trained: Path) -> None:

@@ -132,11 +132,6 @@ class StepData:
         """Mean length of the episodes drawn, in steps."""
         return float((self.weights * self.lengths).sum() / self.weights.sum())
 
-    @property
-    def on_disk(self) -> bool:
-        """Whether batches are read from a file."""
-        return not (isinstance(self.observations, Tensor) and isinstance(self.actions, Tensor))
-
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence per row. Normalizes here, to keep no second copy."""
         told = self.returns_to_go[index], self.timesteps[index]
