@@ -39,8 +39,8 @@ def test_agrees_with_torchs_own() -> None:
 
 
 def test_rates_rise_and_fall_and_the_average_forgets_the_first_weights() -> None:
-    config = OptimizerConfig(updates=100, warmup_updates=10, learning_rate=1.0, ema_decay=0.95)
-    first, middle, last = (rates_at(update, config) for update in (0, 50, 99))
+    config = OptimizerConfig(updates=1000, warmup_updates=10, learning_rate=1.0, ema_decay=0.95)
+    first, middle, last = (rates_at(update, config) for update in (0, 500, 999))
     assert first.adamw == pytest.approx(0.1) and middle.adamw == pytest.approx(0.5) and last.adamw < 0.001
     assert middle.muon == pytest.approx(0.5 * config.muon_learning_rate)
     assert first.ema == pytest.approx(0.9) and last.ema == pytest.approx(1 - 0.95)
