@@ -119,8 +119,8 @@ def claims() -> str:
                 f"a cue of the first step is used {longest:,} steps later, in {found} of {maze['episodes']} T-mazes "
                 f"with each of {maze['seeds']} seeds",
                 "GRU and minGRU remember it, too; a window of 20 steps does not. A cue is one bit. Of several pairs "
-                f"of keys and values it recalls {recalled('decision-aaren')} %, GRU {recalled('decision-gru')} %; chance "
-                "is 26",
+                f"of keys and values it recalls {recalled('decision-aaren')} %, GRU {recalled('decision-gru')} %; "
+                "chance is 26",
             ],
             [
                 "[a constant cost per action](docs/speed.md)",
