@@ -15,6 +15,10 @@ from ..tasks.environment import RAISED, told
 
 Observation: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # (O,)
 
+_OLD = (
+    "; since Gym 0.26 reset returns (observation, info), and step (observation, reward, terminated, truncated, info): "
+    "if this one is older, wrap it in shimmy's GymV21CompatibilityV0"
+)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -29,7 +33,7 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Obse
     try:
         observation, info = env.reset(**options)
     except RAISED as error:
-        raise _fault(env, where, f"raised {told(error)}", "") from error
+        raise _fault(env, where, f"raised {told(error)}", _OLD if "to unpack" in str(error) else "") from error
     return _observation(env, where, observation), info
 
 
@@ -46,7 +50,7 @@ def take(
     try:
         observation, reward, terminated, truncated, info = env.step(action)
     except RAISED as error:
-        raise _fault(env, where, f"raised {told(error)}", "") from error
+        raise _fault(env, where, f"raised {told(error)}", _OLD if "to unpack" in str(error) else "") from error
     ended, cut, number = _number(terminated), _number(truncated), _number(reward)
     if ended is None or cut is None:
         name, value = ("terminated", terminated) if ended is None else ("truncated", truncated)

@@ -145,6 +145,19 @@ def test_what_an_environment_must_not_return(returned: dict[str, object], messag
         play_own(register(Countdown, **returned))
 
 
+class OfOldGym(Countdown):
+    """As before Gym 0.26: four values of a step."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+def test_an_environment_of_old_gym_is_told_what_to_do(register: Register) -> None:
+    with pytest.raises(SimulationError, match=r"OfOldGym-v0 raised .*since Gym 0\.26 .*shimmy"):
+        play_own(register(OfOldGym))
+
+
 @pytest.mark.parametrize("reward", [1, True, np.float32(1), np.array(1.0), torch.tensor(1.0)], ids=repr)
 def test_rewards_of_every_kind_of_number(reward: object, register: Register) -> None:
     result = play_own(register(Countdown, reward=reward), episodes=6)
