@@ -153,6 +153,7 @@ class OfOldGym(Countdown):
         return observation, reward, terminated, info
 
 
+@pytest.mark.filterwarnings("ignore:.*old step API")
 def test_an_environment_of_old_gym_is_told_what_to_do(register: Register) -> None:
     with pytest.raises(SimulationError, match=r"OfOldGym-v0 raised .*since Gym 0\.26 .*shimmy"):
         play_own(register(OfOldGym))
