@@ -105,6 +105,8 @@ def readable(path: Path) -> Iterator[None]:
     """Every failure of the body that comes from a missing or damaged file becomes a DataError."""
     if not path.exists():
         raise DataError(f"{path}: does not exist; check the path, or get the file and put it there")
+    if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for its other end
+        raise DataError(f"{path}: is a device or a pipe; give a file")
     if path.is_file() and not path.stat().st_size:
         raise DataError(f"{path}: is empty (0 bytes), so its download or copy did not finish; get it again")
     try:

@@ -195,7 +195,8 @@ def read_spec(path: Path) -> MinariSpec:
     try:
         return _spec(path, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        raise DataError(f"{path}: cannot be used ({one_line(error)}); {_AGAIN}") from error
+        said = one_line(str(error).replace(str(path), path.name), 300)  # a long path must not push the reason out
+        raise DataError(f"{path}: cannot be used ({said}); {_AGAIN}") from error
 
 
 def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
