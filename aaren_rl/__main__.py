@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from ._version import __version__
-from .base.entry import did_you_mean, start
+from .base.process import did_you_mean, start
 
 COMMANDS = {  # name -> its module, what it does
     "train": ("train.options", "train an agent offline and score it"),

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
-from .base.entry import did_you_mean, run_command
 from .base.errors import UsageError, one_line
-from .base.ranges import COUNT, RETURN
+from .base.fields import COUNT, RETURN
+from .base.process import did_you_mean, run_command
 from .policies.names import AUTO
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from .agents.policy.base import BasePolicy, PolicyState, array, check_temperature, integer
 from .base.errors import ArgumentError, CheckpointError, ResourcesError, one_line
-from .base.ranges import AUTO, THREADS
+from .base.fields import AUTO, THREADS
 from .envs.tasks.spaces import as_flat, checked_layout
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aaren_rl.base.errors import UsageError, one_line
-from aaren_rl.base.json_dataclass import read as read_tree
+from aaren_rl.base.fields import read as read_tree
 from aaren_rl.compare.cells import FORMAT, Cell
 from aaren_rl.policies.names import AGENTS, Agent, find_agent
 from aaren_rl.sweep.sweep import Grid

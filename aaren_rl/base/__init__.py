@@ -1,1 +1,1 @@
-"""What every room stands on: errors, files, processes, the system, ranges of numbers, dataclasses from JSON."""
+"""What every room stands on: errors, files, the process, and fields that users fill."""

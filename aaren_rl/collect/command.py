@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 
 from ..base.errors import UsageError
+from ..base.fields import COUNT, COUNT_FROM_0, SAC_SEED
 from ..base.files import check_outputs
-from ..base.ranges import COUNT, COUNT_FROM_0, SAC_SEED
 from ..cli import Parser, choose_device, import_registering, positive, run
 from ..envs.tasks.environment import inspect_spaces, is_bounded
 from ..envs.tasks.table import env_kwargs

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..base.errors import UsageError
-from ..base.ranges import RETURN, SEED
+from ..base.fields import RETURN, SEED
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import get_task, is_own, task_name
 from ..envs.load import default_name

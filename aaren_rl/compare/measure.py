@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from ..agents import Policy
 from ..base.errors import CheckpointError
+from ..base.fields import read
 from ..base.files import is_there, write_json
-from ..base.json_dataclass import read
-from ..base.system import processor_name
+from ..base.process import processor_name
 from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..policies.card import PolicyCard, versions

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
+from ..base.fields import CONTEXT, SEED, TEMPERATURE
 from ..base.files import check_outputs, write_json
-from ..base.ranges import CONTEXT, SEED, TEMPERATURE
 from ..cli import Parser, choose_device, import_registering, positive, run, target_return
 from ..envs import LocalTask, get_task
 from ..envs.data.minari import new_minari_folder, write_minari

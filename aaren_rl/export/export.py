@@ -12,8 +12,8 @@ import numpy as np
 
 from ..agents import Policy
 from ..base.errors import NumericsError, UsageError
+from ..base.fields import CONTEXT
 from ..base.files import check_writable, write_whole
-from ..base.ranges import CONTEXT
 from ..cli import Parser, import_registering, run
 from ..evaluate.scores import describe_rollout, mismatch
 from ..policies.card import PolicyCard

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.json_dataclass import read
-from ..base.ranges import RETURN
+from ..base.fields import RETURN, read
 from ..envs.tasks.environment import is_safe_name
 from ..envs.tasks.spaces import checked_layout, flat_size
 from ..envs.tasks.table import Task, is_plain_argument

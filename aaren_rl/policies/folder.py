@@ -21,9 +21,8 @@ from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
 from ..base.errors import CheckpointError, one_line
+from ..base.fields import FAR, read
 from ..base.files import is_there, read_small, sha256, write_folder, write_json, write_text
-from ..base.json_dataclass import read
-from ..base.ranges import FAR
 from ..envs.tasks.spaces import as_flat
 from .card import PolicyCard, card_from_json
 from .names import WEIGHTS, weights_words

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.ranges import AUTO as AUTO
+from ..base.fields import AUTO as AUTO
 
 
 @dataclass(frozen=True)

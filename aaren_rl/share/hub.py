@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 import yaml
 
 from ..base.errors import CheckpointError, UsageError, one_line
+from ..base.fields import read
 from ..base.files import check_free, read_small
-from ..base.json_dataclass import read
 from ..cli import Parser, import_registering, run
 from ..evaluate.scores import Score, describe_rollout
 from ..evaluate.tables import format_table

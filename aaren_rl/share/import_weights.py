@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig
 from ..base.errors import CheckpointError, UsageError, one_line
+from ..base.fields import CONTEXT, RETURN, RETURN_SCALE, read
 from ..base.files import check_free, read_small, sha256
-from ..base.json_dataclass import read
-from ..base.ranges import CONTEXT, RETURN, RETURN_SCALE
 from ..cli import Parser, import_registering, run
 from ..envs import Task, get_task, load_task
 from ..evaluate.play import check_fits

@@ -24,12 +24,10 @@ from typing import Any
 
 import yaml
 
-from ..base.entry import explain
 from ..base.errors import AarenRLError, CheckpointError, UsageError, one_line
+from ..base.fields import GPUS, read
 from ..base.files import check_place, read_small
-from ..base.json_dataclass import read
-from ..base.ranges import GPUS
-from ..base.system import core_count
+from ..base.process import core_count, explain
 from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
 from ..train.config import Request, UniqueKeys, differences, read_config, settings_of
 from ..train.folder import holds_training, is_finished, read_metrics

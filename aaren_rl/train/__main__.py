@@ -2,7 +2,7 @@
 
 import sys
 
-from ..base.entry import start
+from ..base.process import start
 
 if __name__ == "__main__":
     sys.exit(start("aaren_rl.train.options"))

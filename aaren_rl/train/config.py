@@ -15,11 +15,8 @@ from typing import Any
 import yaml
 
 from ..agents.model.config import ModelConfig
-from ..base.entry import did_you_mean
 from ..base.errors import UsageError, one_line
-from ..base.files import read_small
-from ..base.json_dataclass import check_type, read
-from ..base.ranges import (
+from ..base.fields import (
     BELOW_1,
     CONTEXT,
     COUNT,
@@ -33,8 +30,12 @@ from ..base.ranges import (
     SOME,
     THREADS,
     check_limits,
+    check_type,
+    read,
     setting,
 )
+from ..base.files import read_small
+from ..base.process import did_you_mean
 from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
 from ..envs.load import default_name, expand

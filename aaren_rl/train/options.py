@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..base.ranges import COUNT, SEED, THREADS, Range
+from ..base.fields import COUNT, SEED, THREADS, Range
 from ..cli import Parser, run, target_return
 from ..policies.names import AGENTS
 from .config import (

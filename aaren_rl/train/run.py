@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ..base.errors import CheckpointError, NumericsError
+from ..base.fields import read
 from ..base.files import is_there, write_text
-from ..base.json_dataclass import read
-from ..base.system import core_count
+from ..base.process import core_count
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
 from ..evaluate.held_out import SAME_MEAN
 from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, mismatch

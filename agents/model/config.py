@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...base.ranges import BELOW_1, COUNT, COUNT_FROM_0, DILATION, Range, check_limits, setting
+from ...base.fields import BELOW_1, COUNT, COUNT_FROM_0, DILATION, Range, check_limits, setting
 
 if TYPE_CHECKING:
     from ..mixers.rsa.encoding import RemConfig

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import ArgumentError, NonFiniteActionError
-from ...base.ranges import AUTO, COUNT_FROM_0, ENVS, TEMPERATURE, Range
+from ...base.fields import AUTO, COUNT_FROM_0, ENVS, TEMPERATURE, Range
 
 Array: TypeAlias = npt.NDArray[Any]
 

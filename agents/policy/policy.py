@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...base.errors import ArgumentError
-from ...base.ranges import CONTEXT
+from ...base.fields import CONTEXT
 from ..mixers.tree.mixer import TreeConfig, plant_trees
 from ..model.decision import DecisionModel, ReturnEstimate
 from ..model.scaling import ReturnRange, Scaling, Step

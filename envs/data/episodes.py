@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from ...base.ranges import FAR
+from ...base.fields import FAR
 from ..tasks.spaces import Layout, rearranged
 from .storage import MappedArray, allocate, blocks, gather, release, row_blocks
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from ...base.system import core_count
+from ...base.process import core_count
 from ..data.episodes import Episode
 from ..simulation.stepping import begin, take
 from ..tasks.environment import close_env, make_env

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from ...base.system import core_count
+from ...base.process import core_count
 from ..data.columns import narrowed
 from ..data.episodes import Episode, Episodes, join
 from ..tasks.environment import close_env, make_env

@@ -11,8 +11,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from aaren_rl.base.errors import UsageError
+from aaren_rl.base.fields import THREADS
 from aaren_rl.base.files import check_outputs, write_json, write_whole
-from aaren_rl.base.ranges import THREADS
 from aaren_rl.cli import Parser, import_registering, run
 
 from . import learning, memory, rollout, scan, steering, train

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.ranges import POSITIVE, SEED
+from aaren_rl.base.fields import POSITIVE, SEED
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split

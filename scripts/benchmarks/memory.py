@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import AarenRLError
+from aaren_rl.base.fields import COUNT_FROM_0, Range
 from aaren_rl.base.files import write_json
-from aaren_rl.base.ranges import COUNT_FROM_0, Range
 from aaren_rl.cli import Parser, positive, progress_bar
 from aaren_rl.compare.figures import INK, SOFT, paint
 from aaren_rl.compare.measure import measured_on

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.ranges import SEED
+from aaren_rl.base.fields import SEED
 from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import Reference, normalized_score
 from aaren_rl.evaluate.held_out import all_episodes

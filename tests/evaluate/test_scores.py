@@ -13,7 +13,7 @@ from policies import save_run
 from synthetic import make_score
 
 from aaren_rl.base.errors import CheckpointError
-from aaren_rl.base.json_dataclass import read
+from aaren_rl.base.fields import read
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.scores import ActionError, Score
 from aaren_rl.evaluate.tables import format_table

@@ -31,7 +31,7 @@ from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl.base import files, system
-from aaren_rl.base.entry import run_command
+from aaren_rl.base.process import run_command
 from aaren_rl.cli import StopRequest
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
@@ -178,7 +178,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_p
 STUCK = """
 import sys, time
 from aaren_rl.cli import StopRequest
-from aaren_rl.base.entry import run_command
+from aaren_rl.base.process import run_command
 
 def command():
     with StopRequest() as stop:

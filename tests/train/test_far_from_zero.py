@@ -9,7 +9,7 @@ import torch
 from policies import make_card, make_policy, onnx_policy_of
 
 from aaren_rl import train_policy
-from aaren_rl.base.ranges import FAR
+from aaren_rl.base.fields import FAR
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.columns import Column, narrowed, read_observations
 from aaren_rl.envs.data.episodes import is_far, moments

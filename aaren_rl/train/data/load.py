@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ...base.errors import DataError
-from ...base.ranges import RETURN_SCALE
+from ...base.fields import RETURN_SCALE
 from ...envs import Episodes, Reference, Task, load_task
 from ...envs.data.draws import draw_weights, effective
 from ...envs.data.episodes import Statistics, held_out

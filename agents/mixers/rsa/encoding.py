@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ....base.ranges import COUNT_FROM_0, DILATION, Range, check_limits, setting
+from ....base.fields import COUNT_FROM_0, DILATION, Range, check_limits, setting
 from ...scan.state import STATE_DTYPE
 from .recurrence import fold, latest, scan, unfold, with_inputs
 

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ....base.ranges import Range, check_limits, setting
+from ....base.fields import Range, check_limits, setting
 from ... import kernels
 from ..attention import Attention
 from ..base import Mixer

@@ -1,12 +1,16 @@
-"""Starts commands, and prints their errors in one place."""
+"""How a command's process starts and ends, with all its errors printed in one place, and the cores that it may use."""
 
 import os
+import platform
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 
 from .errors import DISK_FULL, AarenRLError, NonFiniteActionError, PeerError, ResourcesError, one_line
 
@@ -96,3 +100,32 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known name, or nothing if none is near."""
     near = get_close_matches(given, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def core_count() -> int:
+    """The cores that this process may use: those it may run on, and at most the CPU quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for group in (Path("/sys/fs/cgroup"), *_own_groups()):
+        with suppress(OSError, ValueError):  # no such group, or one without a limit ("max")
+            if (group / "cpu.max").exists():
+                quota, period = map(int, (group / "cpu.max").read_text().split())
+            else:  # version 1
+                quota, period = (int((group / f"cpu/cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            if quota > 0:
+                cores = max(1, min(cores, quota // period))
+    return cores
+
+
+def _own_groups() -> list[Path]:
+    """The control group of this process and those around it."""
+    with suppress(OSError):
+        path = re.search(r"^0::/(.+)", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+        return [Path("/sys/fs/cgroup") / part for part in (Path(path[1]), *Path(path[1]).parents)] if path else []
+    return []
+
+
+def processor_name() -> str:
+    """The processor's name."""
+    file = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: *(.+)", file.read_text() if file.is_file() else "", re.M)
+    return found[1].strip() if found else platform.processor() or platform.machine()

@@ -1,13 +1,17 @@
-"""Ranges of numbers that a command line, a grid or a configuration may give: checked before anything starts.
+"""The fields of dataclasses that users fill, on a command line or in files of JSON and YAML: their ranges and types.
 
-Of a configuration's fields they stand in the metadata, under "limits".
+A field's range stands in its metadata, under "limits". What is wrong is told before anything starts.
 """
 
 import argparse
 import math
 import os
+import re
+import reprlib
+import types
+import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 Number = TypeVar("Number", int, float)
@@ -91,3 +95,61 @@ THREADS = Range(1, max(64, 8 * (os.cpu_count() or 1)))  # of many more, torch di
 # Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation. Data are float64
 # there, and a policy subtracts the mean in float64.
 FAR = 1e3
+
+T = TypeVar("T")
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # a number to people and to YAML 1.2, text to PyYAML
+
+
+def read(cls: type[T], tree: object, where: str = "") -> T:
+    """Makes a dataclass from a mapping of its fields: plain values, lists, mappings, unions and dataclasses.
+
+    Types are strict: True is not an int and "3" is not a float. An int becomes a float if the field is a float and the
+    number stays the same, and so does 1e-3, which PyYAML reads as text. Floats must be finite. `where` is the value's
+    name in messages.
+
+    Raises ValueError if a key or a value does not fit; the message is one line that names the field.
+    """
+    prefix = where and f"{where}: "
+    if not isinstance(tree, dict):
+        raise ValueError(f"{prefix}must be a mapping")
+    hints = typing.get_type_hints(cls)
+    needed = {f.name for f in fields(typing.cast("Any", cls)) if f.default is f.default_factory is MISSING}
+    for what, keys in (("unknown", set(tree) - set(hints)), ("missing", needed - set(tree))):
+        if keys:
+            raise ValueError(f"{prefix}{what} key {', '.join(sorted(map(str, keys)))[:200]}")
+    return cls(**{name: check_type(value, hints[name], f"{where}.{name}".lstrip(".")) for name, value in tree.items()})
+
+
+def check_type(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type as an annotation has it
+    """The value as `read` has it in a field of this type, named `where`. Raises ValueError if it does not fit."""
+    if is_dataclass(hint):
+        return read(typing.cast("type[Any]", hint), value, where)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for kind in kinds:
+        try:
+            return _as(kind, value)
+        except TypeError:
+            continue
+    if typing.get_origin(hint) is list:
+        raise ValueError(f"{where}: must be a list of {typing.get_args(hint)[0].__name__}")
+    if float in kinds and isinstance(value, float):
+        raise ValueError(f"{where}: must be finite, not {value}")
+    # A value in a file may be far longer than a line.
+    raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
+
+
+def _as(kind: Any, value: Any) -> Any:  # noqa: ANN401
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list and isinstance(value, list):
+        return [_as(parts[0], item) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {_as(parts[0], key): _as(parts[1], item) for key, item in value.items()}
+    if is_dataclass(kind) and isinstance(value, dict):
+        return read(typing.cast("type[Any]", kind), value)
+    if kind is float and (
+        _EXPONENT.fullmatch(value) if isinstance(value, str) else type(value) is int and abs(value) < 2**53
+    ):
+        value = float(value)
+    if kind is Any or (type(value) is kind and (kind is not float or math.isfinite(value))):
+        return value
+    raise TypeError
