@@ -26,7 +26,7 @@ except ImportError as error:
 from aaren_rl.agents import kernels
 from aaren_rl.envs import Episodes
 from aaren_rl.train.config import make_config
-from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data import StepData
 from aaren_rl.train.trainer import Trainer
 
 SIZES: dict[str, Callable[[Any], int]] = {  # of a batch, by context

@@ -32,8 +32,8 @@ from aaren_rl.export.export import main as export
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.share.import_weights import main as import_weights
 from aaren_rl.train.config import RunConfig, make_config
-from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.options import main as train
+from aaren_rl.train.config import main as train
+from aaren_rl.train.data import StepData
 from aaren_rl.train.trainer import Trainer, mean_error
 from aaren_rl.vector import VectorPolicy
 

@@ -126,6 +126,6 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
 
 def test_a_typing_error_does_not_wait_for_torch() -> None:
     modules = ", ".join(map(module_of, ("train", "compare", "sweep")))
-    parsed = "aaren_rl.train.options.make_parser()"
+    parsed = "aaren_rl.train.config.make_parser()"
     script = f"import sys, {modules}; {parsed}; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"

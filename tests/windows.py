@@ -7,8 +7,7 @@ import torch
 
 from aaren_rl.envs import Episodes, returns_to_go
 from aaren_rl.train.config import DataConfig
-from aaren_rl.train.data.batches import Batch, StepData
-from aaren_rl.train.data.sampling import Sampler, make_sampler
+from aaren_rl.train.data import Batch, Sampler, StepData, make_sampler
 
 SCALE = 10.0
 LENGTHS = (1, 7, 30, 2, 1, 55, 12)

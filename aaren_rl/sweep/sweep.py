@@ -29,9 +29,8 @@ from ..base.fields import GPUS, read
 from ..base.files import check_place, read_small
 from ..base.process import core_count, explain
 from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
-from ..train.config import Request, UniqueKeys, differences, read_config, settings_of
+from ..train.config import Request, UniqueKeys, differences, make_parser, make_request, read_config, settings_of
 from ..train.folder import holds_training, is_finished, read_metrics
-from ..train.options import make_parser, make_request
 
 DESCRIPTION = """\
 Train a grid of runs, several at once; call it again to go on where it was stopped.

@@ -16,7 +16,7 @@ from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, Unplayed
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import make_policy
-from .data.load import TrainingData
+from .data import TrainingData
 from .trainer import Trainer
 
 INTERVALS = 50  # time intervals for which a card has the range of returns-to-go

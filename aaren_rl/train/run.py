@@ -28,11 +28,10 @@ from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, mismatch
 from ..evaluate.tables import format_table
 from ..policies.folder import CARD, amend_card, has_policies, load_policy, read_card, save_policy
 from ..policies.names import AUTO, SOURCES, target_words
-from .checkpoints import Checkpoint, add_checkpoint, newest_whole
 from .config import Request, RunConfig, build_config, differences, preset_settings, read_config, settings_of, to_yaml
-from .data.load import TrainingData, constant_columns, load_data
+from .data import TrainingData, constant_columns, load_data
 from .evaluation import behavior_mode, evaluate, make_card
-from .folder import Metrics, RunFolder, holds_training, read_metrics
+from .folder import Checkpoint, Metrics, RunFolder, add_checkpoint, holds_training, newest_whole, read_metrics
 from .ranks import Ranks, join_ranks
 from .trainer import Trainer
 

@@ -21,8 +21,7 @@ from ..agents.model.decision import MAX_EXPECTILE
 from ..base.errors import CheckpointError, NumericsError, one_line
 from ..policies.folder import SavedPolicy
 from .config import OptimizerConfig, RunConfig
-from .data.batches import StepData, part, part_of_rows
-from .data.sampling import Carried, TbpttSampler, make_sampler
+from .data import Carried, StepData, TbpttSampler, make_sampler, part, part_of_rows
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 

@@ -24,8 +24,7 @@ from aaren_rl.envs.data.episodes import split
 from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, keep_out
 from aaren_rl.policies.names import AGENTS, MARKS, label, style
 from aaren_rl.train.config import D4RL_SCALE, RunConfig, make_config
-from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.data.sampling import settle_context
+from aaren_rl.train.data import StepData, settle_context
 from aaren_rl.train.trainer import Trainer, keep_freed_memory
 
 from .harness import COMPARABLE, Figures, parallel_actions, require, table

@@ -36,9 +36,8 @@ from aaren_rl.envs.tasks.table import LONGEST
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.names import label, style
 from aaren_rl.sweep.sweep import request_run, train_all
-from aaren_rl.train.config import RunConfig
+from aaren_rl.train.config import Request, RunConfig
 from aaren_rl.train.folder import read_metrics
-from aaren_rl.train.options import Request
 
 from . import rollout
 from .harness import COMPARABLE, Figures, parallel_actions, require, table

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aaren_rl.train.data.batches import Batch
+from aaren_rl.train.data import Batch
 from aaren_rl.train.trainer import mean_error
 
 Predict = Callable[[Batch], Tensor]  # actions (B, T, A)

@@ -25,7 +25,7 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.cli import Parser, choose_device, positive
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.config import RunConfig, make_config
-from aaren_rl.train.data.batches import Batch, StepData, part
+from aaren_rl.train.data import Batch, StepData, part
 from aaren_rl.train.trainer import Trainer, keep_freed_memory, mean_error, uses_bfloat16
 
 from .harness import Figures, Work, in_turns, ratio, require, table

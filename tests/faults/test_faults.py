@@ -30,15 +30,14 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.base import files, system
+from aaren_rl.base import files, process
 from aaren_rl.base.process import run_command
 from aaren_rl.cli import StopRequest
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import trainer as training_module
-from aaren_rl.train.checkpoints import newest_whole
-from aaren_rl.train.folder import RunFolder, read_metrics
-from aaren_rl.train.options import main as train
+from aaren_rl.train.config import main as train
+from aaren_rl.train.folder import RunFolder, newest_whole, read_metrics
 from aaren_rl.train.trainer import Trainer
 
 
@@ -114,8 +113,8 @@ import torch
 from aaren_rl.base import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
-from aaren_rl.train.checkpoints import add_checkpoint
-from aaren_rl.train.checkpoints import newest_whole
+from aaren_rl.train.folder import add_checkpoint
+from aaren_rl.train.folder import newest_whole
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])
 card, old = read_card(source), newest_whole(source / "checkpoints", {})
@@ -548,11 +547,11 @@ print(add(1.0, 2.0))
 
 
 def test_the_number_of_cores_follows_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_own_groups", lambda: [tmp_path])
+    monkeypatch.setattr(process, "_own_groups", lambda: [tmp_path])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     for quota, cores in (("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("damaged", 8)):
         (tmp_path / "cpu.max").write_text(quota)
-        assert system.core_count() == cores
+        assert process.core_count() == cores
 
 
 def test_an_interrupt_while_a_module_loads_is_one(capsys: pytest.CaptureFixture[str]) -> None:

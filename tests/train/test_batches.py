@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
-from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.data.sampling import EpisodeSampler, WindowSampler
+from aaren_rl.train.data import EpisodeSampler, StepData, WindowSampler
 
 
 def test_windows_are_cut_only_by_the_episodes_end() -> None:

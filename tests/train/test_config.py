@@ -19,14 +19,14 @@ from aaren_rl.train.config import (
     RunConfig,
     build_config,
     make_config,
+    make_request,
     presets,
     read_settings,
     settings_of,
     to_yaml,
 )
-from aaren_rl.train.options import main as train
-from aaren_rl.train.options import make_parser as train_parser
-from aaren_rl.train.options import make_request
+from aaren_rl.train.config import main as train
+from aaren_rl.train.config import make_parser as train_parser
 
 CONFIGS = ROOT / "configs"
 LARGE = str(2**70)

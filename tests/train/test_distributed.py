@@ -19,10 +19,9 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 from aaren_rl.base.errors import UsageError
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train import ranks
-from aaren_rl.train.checkpoints import newest_whole
-from aaren_rl.train.data.batches import part
-from aaren_rl.train.data.sampling import TbpttSampler
-from aaren_rl.train.options import main as train
+from aaren_rl.train.config import main as train
+from aaren_rl.train.data import TbpttSampler, part
+from aaren_rl.train.folder import newest_whole
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

@@ -14,8 +14,7 @@ from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.draws import draw_weights, effective
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import DataConfig
-from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.data.sampling import make_sampler
+from aaren_rl.train.data import StepData, make_sampler
 
 RANDOM = np.random.default_rng(0)
 SPREAD = RANDOM.uniform(0, 3000, 200)

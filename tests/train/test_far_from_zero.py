@@ -17,7 +17,7 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.data.minari import read_minari, write_minari
 from aaren_rl.envs.data.storage import allocate, gather, release
 from aaren_rl.policies.card import card_from_json
-from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data import StepData
 
 RNG = np.random.default_rng(0)
 NEAR = RNG.normal(size=(200, 3))

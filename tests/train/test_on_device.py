@@ -12,7 +12,7 @@ from windows import SCALE, make_episodes
 from aaren_rl.agents import Policy
 from aaren_rl.train import trainer as trainer_module
 from aaren_rl.train.config import build_config
-from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data import StepData
 from aaren_rl.train.evaluation import acting_policy
 from aaren_rl.train.trainer import Trainer
 

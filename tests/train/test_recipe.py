@@ -31,7 +31,7 @@ from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import evaluation
-from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data import StepData
 from aaren_rl.train.evaluation import return_bounds
 from aaren_rl.train.trainer import fit_return
 

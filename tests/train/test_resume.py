@@ -20,10 +20,9 @@ from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep.sweep import is_done, request_run
 from aaren_rl.train import evaluation
 from aaren_rl.train import run as run_module
-from aaren_rl.train.checkpoints import KEPT, add_checkpoint, newest_whole
+from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config, settings_of
-from aaren_rl.train.folder import checkpoint_files
-from aaren_rl.train.options import main as train
+from aaren_rl.train.folder import KEPT, add_checkpoint, checkpoint_files, newest_whole
 from aaren_rl.train.trainer import Trainer
 
 

@@ -10,7 +10,7 @@ from aaren_rl.envs import Episodes, load_episodes
 from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.policies.names import return_words
 from aaren_rl.train.config import make_config
-from aaren_rl.train.data.load import choose_return_scale, load_data
+from aaren_rl.train.data import choose_return_scale, load_data
 
 RNG = np.random.default_rng(0)
 DOSES = RNG.uniform(size=300)

@@ -13,7 +13,7 @@ from windows import SCALE, make_episodes
 
 from aaren_rl.train import run as run_module
 from aaren_rl.train.config import build_config, make_config
-from aaren_rl.train.data.batches import StepData
+from aaren_rl.train.data import StepData
 from aaren_rl.train.optimizers import rates_at
 from aaren_rl.train.trainer import Trainer, mean_error
 

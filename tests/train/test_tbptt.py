@@ -16,8 +16,7 @@ from windows import LENGTHS, generator, make_data
 from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.trunk import TrunkState
 from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
-from aaren_rl.train.data.batches import Batch
-from aaren_rl.train.data.sampling import Carried, TbpttSampler, settle_context
+from aaren_rl.train.data import Batch, Carried, TbpttSampler, settle_context
 from aaren_rl.train.trainer import Trainer, mean_error
 
 CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)

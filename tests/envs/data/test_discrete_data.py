@@ -26,7 +26,7 @@ from aaren_rl.envs.simulation.rollout import Recorder
 from aaren_rl.envs.simulation.stepping import begin, take
 from aaren_rl.envs.tasks.environment import make_env, own_task
 from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.train.options import main as train
+from aaren_rl.train.config import main as train
 
 N, START, CHOICES = 60, -1, 3
 ID = "test/odd/discrete-v0"

@@ -20,9 +20,8 @@ from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env,
 from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train.data import load
-from aaren_rl.train.data.batches import StepData
-from aaren_rl.train.options import main as train
+from aaren_rl.train.config import main as train
+from aaren_rl.train.data import StepData
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
 SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split()
@@ -143,7 +142,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
         trained_on.append(StepData(*given, **more))
         return trained_on[-1]
 
-    monkeypatch.setattr(load, "StepData", made)
+    monkeypatch.setattr("aaren_rl.train.data.StepData", made)
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path), "--target-return", "-200"]
     assert train([*own, *SMALL, *SCORED]) == 0
     printed = capsys.readouterr().out
