@@ -12,16 +12,15 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
 from .base.errors import UsageError, one_line
-from .base.fields import COUNT, RETURN
+from .base.fields import AUTO, COUNT, RETURN
 from .base.process import did_you_mean, run_command
-from .policies.names import AUTO
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
@@ -144,6 +143,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return [line.rstrip() for line in lines]
+
+
+def listed(items: Iterable[object]) -> str:
+    """Items between commas."""
+    return ", ".join(map(str, items))
 
 
 def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own options

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from aaren_rl.compare.figures import INK, SOFT, paint
-from aaren_rl.policies.names import label, style
+from aaren_rl.compare.report import INK, SOFT, paint
+from aaren_rl.policies.table import label, style
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = 5.0  # inches, of 72 points; a phone shows some 360 points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from aaren_rl.compare.figures import INK, LINE, SOFT
+from aaren_rl.compare.report import INK, LINE, SOFT
 
 # Light -> dark. What is not here is seen on both.
 DARK = {

@@ -17,7 +17,7 @@ import memory_page
 from docs_charts import number, printed, rows
 from memory_page import NO_GATE
 
-from aaren_rl.policies.names import label
+from aaren_rl.policies.table import label
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, TypeAlias
 
-from aaren_rl.policies.names import label
+from aaren_rl.policies.table import label
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "memory_tasks.json"
 NO_GATE = "no-gate"  # Decision-Aaren without its forget gate

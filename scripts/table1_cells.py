@@ -13,9 +13,9 @@ from typing import Any
 
 from aaren_rl.base.errors import UsageError, one_line
 from aaren_rl.base.fields import read as read_tree
-from aaren_rl.compare.cells import FORMAT, Cell
-from aaren_rl.policies.names import AGENTS, Agent, find_agent
-from aaren_rl.sweep.sweep import Grid
+from aaren_rl.compare.measure import RESULTS_FORMAT, Cell
+from aaren_rl.policies.table import AGENTS, Agent, find_agent
+from aaren_rl.sweep import Grid
 
 OURS, THEIRS, CLONED = "decision-aaren", "decision-transformer", "bc-top10"
 MINGRU, ONE_TOKEN = "decision-mingru", "decision-transformer-1token"
@@ -55,8 +55,8 @@ def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
     """The cells and settings that `write_results` wrote; UsageError where unreadable or not of this format."""
     try:
         tree = json.loads(file.read_text(encoding="utf-8"))
-        if tree["format"] != FORMAT:
-            raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
+        if tree["format"] != RESULTS_FORMAT:
+            raise UsageError(f"{file}: results of format {tree['format']}, this version reads {RESULTS_FORMAT}")
         return [read_tree(Cell, cell) for cell in tree["cells"]], tree["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file}: not a comparison's results: {one_line(error)}") from error

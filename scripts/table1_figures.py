@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from table1_cells import CLONED, OURS, THEIRS, of
 from table1_statistics import differences
 
-from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.figures import INK, SOFT, paint
+from aaren_rl.compare.measure import Cell
+from aaren_rl.compare.report import INK, SOFT, paint
 from aaren_rl.compare.statistics import group
 from aaren_rl.evaluate.scores import Estimate
-from aaren_rl.policies.names import label, style
+from aaren_rl.policies.table import label, style
 
 RIVALS = (THEIRS, CLONED)
 WIDTH = 5.0  # inches: letters keep their size on a phone

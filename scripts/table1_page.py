@@ -20,7 +20,7 @@ from table1_statistics import differences, error_difference_over_tasks, error_di
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.files import write_text
-from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.measure import Cell
 from aaren_rl.compare.statistics import (
     Pair,
     aggregate,
@@ -28,10 +28,9 @@ from aaren_rl.compare.statistics import (
     improvements,
     summarize,
 )
-from aaren_rl.evaluate.scores import Estimate
-from aaren_rl.evaluate.tables import interval, memory, number
-from aaren_rl.policies.names import label
-from aaren_rl.sweep.sweep import Grid
+from aaren_rl.evaluate.scores import Estimate, interval, memory, number
+from aaren_rl.policies.table import label
+from aaren_rl.sweep import Grid
 
 PAGES = ("benchmark.md", "notebook.md")
 MAIN = (OURS, THEIRS, CLONED)

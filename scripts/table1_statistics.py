@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.measure import Cell
 from aaren_rl.compare.statistics import Floats, Pair, action_errors, compared, group, mean_of_means
 from aaren_rl.evaluate.scores import ActionError, Estimate, bootstrap, episodes_mean
 

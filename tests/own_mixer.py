@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from aaren_rl.agents import MIXERS, Mixer, ScanState, prefix_scan, scan_step
-from aaren_rl.policies.names import AGENTS, Agent
+from aaren_rl.policies.table import AGENTS, Agent
 
 
 class Fading(Mixer):

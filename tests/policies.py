@@ -98,7 +98,7 @@ def save_run(folder: Path, mixer: str = "aaren", settings: dict[str, Any] | None
 
 def onnx_file_of(policy: Policy, card: PolicyCard | None = None) -> bytes:
     """The content of the file that a policy is exported to."""
-    from aaren_rl.export.policy_step import describe, policy_graph
+    from aaren_rl.export.export import describe, policy_graph
 
     graph = policy_graph(policy)
     describe(graph, card or make_card(policy.model, rollout=policy.rollout), precision="float32")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from aaren_rl.compare.cells import ActionCost, Cell, CurvePoint
+from aaren_rl.compare.measure import ActionCost, Cell, CurvePoint
 from aaren_rl.evaluate.scores import Score
 
 LOW, HIGH = -20.272305, 3234.3

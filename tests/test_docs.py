@@ -99,7 +99,7 @@ def test_the_reference_is_complete() -> None:
     pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))]
     filled = "\n".join(map(docs_reference.fill, pages))
     documented = re.findall(r"^::: (\S+)$", filled, re.MULTILINE)
-    for module in ("agents", "envs", "nn", "share", "train", "base.errors"):
+    for module in ("agents", "envs", "hub", "import_weights", "nn", "train", "base.errors"):
         assert set(docs_reference.api([f"aaren_rl.{module}"])) <= set(documented), module
     assert len(documented) == len(set(documented)) > 60 and all(map(pkgutil.resolve_name, documented))
     shown = re.findall(r"^##+ (.+)\n\n<!-- help: \1 -->$", filled, re.MULTILINE)

@@ -19,7 +19,7 @@ from aaren_rl.compare.compare import main as compare
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.export.export import TOLERANCE, check
 from aaren_rl.export.export import main as export
-from aaren_rl.policies.names import AGENTS
+from aaren_rl.policies.table import AGENTS
 
 SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 100 --eval-every 4 --eval-episodes 1"
 

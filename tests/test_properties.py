@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from aaren_rl.agents import MIXERS
 from aaren_rl.envs import DataError
 from aaren_rl.envs.data.files import read_file, write_hdf5
-from aaren_rl.policies.names import AGENTS, CONTEXTS
-from aaren_rl.train.config import build_config, differences, read_settings, settings_of, to_yaml
+from aaren_rl.policies.table import AGENTS
+from aaren_rl.train.config import CONTEXTS, build_config, differences, read_settings, settings_of, to_yaml
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -1,6 +1,6 @@
 """The fields of dataclasses that users fill, on a command line or in files of JSON and YAML: their ranges and types.
 
-A field's range stands in its metadata, under "limits". What is wrong is told before anything starts.
+A field's range stands in its metadata, under "limits". They are checked before anything starts.
 """
 
 import argparse

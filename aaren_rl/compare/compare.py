@@ -7,13 +7,13 @@ from pathlib import Path
 
 from ..base.errors import UsageError
 from ..base.fields import RETURN, SEED
-from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
+from ..cli import Parser, import_registering, listed, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import get_task, is_own, task_name
 from ..envs.load import default_name
-from ..policies.names import AGENTS, listed
-from ..sweep.sweep import add_places, request_run, train_all
+from ..policies.table import AGENTS
+from ..sweep import add_places, request_run, train_all
 from ..train.config import Request
-from .cells import write_results
+from .measure import write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
@@ -63,9 +63,8 @@ def compare(arguments: argparse.Namespace) -> int:
     # Late: these take seconds, which --help and mistakes on the command line need not wait for.
     import torch
 
-    from .figures import figures
     from .measure import Evaluation, gather, measured_on
-    from .report import format_comparison, write_board, write_report
+    from .report import figures, format_comparison, write_board, write_report
     from .statistics import imitation
 
     import_registering(arguments.register)

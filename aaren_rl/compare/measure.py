@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -23,18 +23,87 @@ from ..base.files import is_there, write_json
 from ..base.process import processor_name
 from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
+from ..evaluate.scores import Score
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
-from ..policies.names import find_agent
+from ..policies.table import find_agent
 from ..train.folder import is_finished, read_metrics
-from .cells import ActionCost, Cell, CurvePoint
+
+RESULTS_FORMAT = 4  # of results.json
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """An evaluation during training: `headline` is the normalized score, or the return if there is none."""
+
+    update: int
+    headline: float
+
+
+@dataclass(frozen=True)
+class ActionCost:
+    """What one action costs at a step of an episode: the policy alone, one environment, one thread."""
+
+    step: int
+    microseconds: float
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of a comparison, and everything the report shows of it.
+
+    Attributes:
+        env: the task, e.g. "hopper-medium".
+        seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name; None: not measured.
+        device: where it was trained.
+        loss: of the last gradient steps that were logged together, on the agent's own training contexts.
+        last: the score after the last gradient step, which is reported; with the held-out action error, where known.
+        best: the score of the weights that were best during training, on episodes that did not choose them; None where
+            not asked for.
+        mean_of_last: mean headline of the last `mean_of` evaluations during training.
+        sweep: last scores for several target returns; none of an agent that sees no return-to-go.
+        action_cost: at several steps of an episode, in order.
+    """
+
+    env: str
+    agent: str
+    seed: int
+    run: str
+    parameters: int
+    updates: int
+    seconds_per_update: float | None
+    device: str
+    loss: float
+    last: Score
+    best: Score | None
+    mean_of_last: float
+    mean_of: int
+    curve: list[CurvePoint]
+    sweep: list[Score]
+    action_cost: list[ActionCost]
+
+    @property
+    def best_headline(self) -> float | None:
+        """The best weights' normalized score, or the return if there is none; None if they were not scored."""
+        return None if self.best is None else self.best.headline
+
+
+def write_results(
+    file: Path, cells: Sequence[Cell], settings: Mapping[str, Any], statistics: Mapping[str, Sequence[Any]]
+) -> None:
+    """Writes results.json, whole or not at all: cells, how they were made, and statistics (dataclasses) of them."""
+    derived = {name: [asdict(item) for item in items] for name, items in statistics.items()}
+    runs = [asdict(cell) for cell in cells]
+    write_json(file, {"format": RESULTS_FORMAT, "settings": settings, "statistics": derived, "cells": runs})
+
 
 MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBORS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # target returns, in parts of the best return in the training data
 UNSEEN = 1_000_000  # from the seeds of a run's evaluations to those of episodes that chose none of its weights
-FORMAT = 7
+FORMAT = 7  # of a run's comparison.json
 
 
 @dataclass(frozen=True)

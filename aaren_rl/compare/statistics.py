@@ -15,8 +15,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from ..evaluate.scores import ActionError, Estimate, bootstrap, episodes_mean
-from ..policies.names import AGENTS
-from .cells import Cell
+from ..policies.table import AGENTS
+from .measure import Cell
 
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[..., Floats]  # of strata, (..., N) each

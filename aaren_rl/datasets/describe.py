@@ -13,7 +13,7 @@ from ..envs import Episodes, Reference, normalized_score
 from ..envs.data.episodes import moments
 from ..envs.data.storage import blocks
 from ..envs.tasks.table import is_d4rl_scale
-from ..policies.names import SOURCES
+from ..policies.card import SOURCES
 
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
 _BINS = 16

@@ -18,13 +18,11 @@ from ..envs.data.minari import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import env_kwargs
-from ..policies.card import PolicyCard, card_from_json, task_fields
-from ..policies.names import ROLLOUTS, WEIGHTS, target_words
+from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, target_words, task_fields
 from ..runtime import load_policy
 from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, play
-from .scores import Score, above_data, mismatch
-from .tables import format_overview, format_table, write_episodes
+from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
 from .video import Video
 
 DESCRIPTION = """\

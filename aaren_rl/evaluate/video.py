@@ -21,7 +21,7 @@ from ..cli import progress_bar
 from ..envs import SimulationError, make_env
 from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import close_env, load_mujoco
-from ..policies.names import target_words
+from ..policies.card import target_words
 from .scores import Score
 
 MOST_FPS = 30  # a slow renderer draws 1 to 5 frames per second

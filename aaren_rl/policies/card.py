@@ -1,17 +1,62 @@
 """The card of a policy: how it was made, and what it needs to act."""
 
 import importlib.metadata
+import math
 import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.fields import RETURN, read
+from ..base.fields import AUTO, RETURN, read
 from ..envs.tasks.environment import is_safe_name
 from ..envs.tasks.spaces import checked_layout, flat_size
 from ..envs.tasks.table import Task, is_plain_argument
-from .names import AUTO, DRAWN
+
+ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
+WEIGHTS = ("ema", "raw")
+# How episodes are drawn (`envs.data.draws`), in words.
+DRAWN = {"return": "drawn by return", "best": "the best drawn alike", "uniform": "all drawn alike"}
+
+SOURCES = {
+    "d4rl": "D4RL's file",
+    "local": "a local set, not D4RL's",
+    "minari": "Minari",
+    "file": "a file of yours",
+    "imported": "training elsewhere (imported weights)",
+}
+
+# What stands at every score of such data, so that none is taken for another's.
+MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}
+
+
+def target_number(target_return: float | str) -> float:
+    """A target return as arrays have it: "auto" is infinity."""
+    return math.inf if isinstance(target_return, str) else target_return
+
+
+def target_words(target_return: float | str, digits: str = "g") -> str:
+    """A target return in words."""
+    return target_return if isinstance(target_return, str) else f"{target_return:{digits}}"
+
+
+def return_words(value: float) -> str:
+    """A return with one decimal, below 10 with three significant digits."""
+    value += 0.0  # no -0.0
+    if value == 0 or 10 <= abs(value) < 1e9:
+        return f"{value:.1f}"
+    return f"{value:#.3g}" if 1e-4 <= abs(value) < 10 else f"{value:.3g}"
+
+
+def draws_words(draws: str, share: float) -> str:
+    """How episodes were drawn, as prose has it."""
+    return DRAWN[draws] if draws == "uniform" else f"{DRAWN[draws]} (effective share {share:g})"
+
+
+def weights_words(weights: str) -> str:
+    """Which weights act, as prose has it: `EMA weights`; `weights` is one of WEIGHTS, and a precision behind it."""
+    return f"{weights.replace('ema', 'EMA')} weights"
+
 
 LEAST = 1e-37  # a float32 that is no denormal number
 

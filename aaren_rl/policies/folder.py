@@ -24,8 +24,7 @@ from ..base.errors import CheckpointError, one_line
 from ..base.fields import FAR, read
 from ..base.files import is_there, read_small, sha256, write_folder, write_json, write_text
 from ..envs.tasks.spaces import as_flat
-from .card import PolicyCard, card_from_json
-from .names import WEIGHTS, weights_words
+from .card import WEIGHTS, PolicyCard, card_from_json, weights_words
 
 FORMAT = 5
 CARD = "config.json"

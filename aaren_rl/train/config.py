@@ -19,6 +19,7 @@ import yaml
 from ..agents.model.config import ModelConfig
 from ..base.errors import UsageError, one_line
 from ..base.fields import (
+    AUTO,
     BELOW_1,
     CONTEXT,
     COUNT,
@@ -43,8 +44,10 @@ from ..cli import Parser, import_registering, run, target_return
 from ..envs import find_task, is_own, task_name
 from ..envs.load import default_name, expand
 from ..envs.tasks.table import env_kwargs
-from ..policies.names import AGENTS, AUTO, CONTEXTS, DRAWN, ROLLOUTS
+from ..policies.card import DRAWN, ROLLOUTS
+from ..policies.table import AGENTS
 
+CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 

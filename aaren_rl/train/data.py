@@ -20,13 +20,13 @@ from ..agents.model.scaling import Scaling
 from ..agents.model.trunk import TrunkState
 from ..agents.scan.rows import each, tensors
 from ..base.errors import DataError
-from ..base.fields import RETURN_SCALE
+from ..base.fields import AUTO, RETURN_SCALE
 from ..envs import Reference, Task, load_task
 from ..envs.data.draws import draw_weights, effective
 from ..envs.data.episodes import Episodes, Statistics, held_out
 from ..envs.data.storage import MappedArray, allocate, gather, release, row_blocks
 from ..evaluate.held_out import READING, HeldOut, if_moved, keep_out
-from ..policies.names import AUTO, DRAWN, return_words
+from ..policies.card import DRAWN, return_words
 from .config import DataConfig, RunConfig
 
 LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares

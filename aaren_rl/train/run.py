@@ -19,15 +19,14 @@ import torch
 from torch import Tensor
 
 from ..base.errors import CheckpointError, NumericsError
-from ..base.fields import read
+from ..base.fields import AUTO, read
 from ..base.files import is_there, write_text
 from ..base.process import core_count
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
 from ..evaluate.held_out import SAME_MEAN
-from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, mismatch
-from ..evaluate.tables import format_table
+from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, format_table, mismatch
+from ..policies.card import SOURCES, target_words
 from ..policies.folder import CARD, amend_card, has_policies, load_policy, read_card, save_policy
-from ..policies.names import AUTO, SOURCES, target_words
 from .config import Request, RunConfig, build_config, differences, preset_settings, read_config, settings_of, to_yaml
 from .data import TrainingData, constant_columns, load_data
 from .evaluation import behavior_mode, evaluate, make_card

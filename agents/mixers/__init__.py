@@ -15,7 +15,7 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 
 **To add a mixer** write a subclass of `Mixer` in a file of its own, with `run` (all tokens), `run_one` (one token) and
 `initial_state`, and put it into `MIXERS`. What it does not declare falls back: a step runs in PyTorch's operations. An
-agent that is trained from the command line is one more record in `AGENTS` (`aaren_rl/policies/names.py`). Both can be
+agent that is trained from the command line is one more record in `AGENTS` (`aaren_rl/policies/table.py`). Both can be
 added from a module of a user's own, `--register MODULE`.
 """
 

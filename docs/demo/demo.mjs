@@ -82,7 +82,7 @@ export class Robot {
   }
 }
 
-/** A policy exported by `aaren-rl export`; its inputs and outputs are in aaren_rl/export/onnx_graph.py. */
+/** A policy exported by `aaren-rl export`; its inputs and outputs are in aaren_rl/export/export.py. */
 export class Policy {
   static async load(name) {
     const ort = await import("./vendor/ort.wasm.min.mjs");

@@ -15,7 +15,7 @@ from torch import Tensor
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import NumericsError
 from aaren_rl.cli import aligned
-from aaren_rl.policies.names import AGENTS
+from aaren_rl.policies.table import AGENTS
 
 # Agents whose actions are those of the model in parallel; the tree's are approximate.
 COMPARABLE = [name for name, agent in AGENTS.items() if agent.mixer != "tree"]

@@ -22,7 +22,8 @@ from aaren_rl.cli import Parser, aligned, positive, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, keep_out
-from aaren_rl.policies.names import AGENTS, MARKS, label, style
+from aaren_rl.policies.card import MARKS
+from aaren_rl.policies.table import AGENTS, label, style
 from aaren_rl.train.config import D4RL_SCALE, RunConfig, make_config
 from aaren_rl.train.data import StepData, settle_context
 from aaren_rl.train.trainer import Trainer, keep_freed_memory

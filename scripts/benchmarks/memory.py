@@ -25,8 +25,8 @@ from aaren_rl.base.errors import AarenRLError
 from aaren_rl.base.fields import COUNT_FROM_0, Range
 from aaren_rl.base.files import write_json
 from aaren_rl.cli import Parser, positive, progress_bar
-from aaren_rl.compare.figures import INK, SOFT, paint
 from aaren_rl.compare.measure import measured_on
+from aaren_rl.compare.report import INK, SOFT, paint
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.envs import rollout as play
 from aaren_rl.envs.local import reacher
@@ -34,8 +34,8 @@ from aaren_rl.envs.simulation.rollout import Recorder
 from aaren_rl.envs.tasks.memory.reacher import SHOWN, TARGET, ReacherRecall
 from aaren_rl.envs.tasks.table import LONGEST
 from aaren_rl.policies.folder import load_policy
-from aaren_rl.policies.names import label, style
-from aaren_rl.sweep.sweep import request_run, train_all
+from aaren_rl.policies.table import label, style
+from aaren_rl.sweep import request_run, train_all
 from aaren_rl.train.config import Request, RunConfig
 from aaren_rl.train.folder import read_metrics
 

@@ -22,7 +22,7 @@ from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, PolicySt
 from aaren_rl.base.errors import UsageError
 from aaren_rl.cli import Parser, positive
 from aaren_rl.compare.measure import state_bytes
-from aaren_rl.policies.names import AGENTS, label
+from aaren_rl.policies.table import AGENTS, label
 from aaren_rl.train.config import make_config
 
 from .harness import COMPARABLE, CPU, Figures, in_turns, parallel_actions, ratio, require, seconds, table

@@ -16,8 +16,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from aaren_rl.base.errors import DataError, UsageError
-from aaren_rl.collect.command import main as collect
-from aaren_rl.collect.record import Controller, algorithm_of, load_model, load_normalize
+from aaren_rl.collect import Controller, algorithm_of, load_model, load_normalize
+from aaren_rl.collect import main as collect
 from aaren_rl.envs import Episodes, make_env
 from aaren_rl.envs.data.files import read_file
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic import make_cell
 from table1_statistics import error_difference_over_tasks, error_differences
 
-from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.measure import Cell
 from aaren_rl.compare.report import format_comparison
 from aaren_rl.compare.statistics import imitation
 from aaren_rl.evaluate.scores import ActionError

@@ -16,8 +16,7 @@ from table1_cells import check_comparable, read_results
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
-from aaren_rl.compare.cells import write_results
-from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
+from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather, write_results
 from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.config import main as train
 

@@ -12,9 +12,8 @@ import pytest
 from synthetic import HIGH, LOW, README, make_cells
 
 from aaren_rl.cli import shell_line
-from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.figures import figures, overview
-from aaren_rl.compare.report import format_comparison, path, write_report
+from aaren_rl.compare.measure import Cell
+from aaren_rl.compare.report import figures, format_comparison, overview, path, write_report
 
 SETTINGS = {"preset": "default", "versions": {"torch": "2.13.0"}}
 

@@ -11,7 +11,7 @@ from checkout import load_script
 from table1_cells import read_results
 
 from aaren_rl.base.errors import UsageError
-from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.measure import Cell
 from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.run import run_training
 

@@ -13,10 +13,10 @@ from checkout import ROOT, load_script
 from synthetic import make_cell
 
 from aaren_rl.base.errors import UsageError
-from aaren_rl.compare.cells import Cell, write_results
+from aaren_rl.compare.measure import Cell, write_results
 from aaren_rl.evaluate.scores import ActionError
-from aaren_rl.policies.names import AGENTS as KNOWN
-from aaren_rl.sweep.sweep import read_grid
+from aaren_rl.policies.table import AGENTS as KNOWN
+from aaren_rl.sweep import read_grid
 
 GRID = str(ROOT / "configs" / "local" / "benchmark.yaml")
 OURS, THEIRS, CLONED, ONE_TOKEN = "decision-aaren", "decision-transformer", "bc-top10", "decision-transformer-1token"

@@ -15,8 +15,7 @@ from synthetic import make_score
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.base.fields import read
 from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.evaluate.scores import ActionError, Score
-from aaren_rl.evaluate.tables import format_table
+from aaren_rl.evaluate.scores import ActionError, Score, format_table
 from aaren_rl.policies.folder import load_policy
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}

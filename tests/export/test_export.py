@@ -22,7 +22,7 @@ from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.export import export as command
 from aaren_rl.export.export import TOLERANCE, check
 from aaren_rl.export.export import main as export
-from aaren_rl.policies import names
+from aaren_rl.policies import card as card_module
 from aaren_rl.policies.folder import read_card
 
 onnx = pytest.importorskip("onnx")
@@ -223,7 +223,7 @@ def test_without_onnxscript_the_extra_is_named(run: Path, tmp_path: Path, capsys
 
 def test_the_choices_of_rollout_modes_are_the_packages() -> None:
     """They are written out, because what they come from imports torch."""
-    assert names.ROLLOUTS == ROLLOUTS
+    assert card_module.ROLLOUTS == ROLLOUTS
 
 
 def test_saturated_actions_are_inside_the_bounds() -> None:

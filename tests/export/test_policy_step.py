@@ -13,7 +13,7 @@ from policies import ACTION, HIGH, LOW, OBSERVATION, TARGET, make_policy, onnx_p
 
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import UsageError
-from aaren_rl.export.policy_step import PolicyStep, policy_graph
+from aaren_rl.export.export import PolicyStep, policy_graph
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")

@@ -15,8 +15,8 @@ from aaren_rl import load_policy
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.envs import load_episodes
 from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.import_weights import import_model, main
 from aaren_rl.policies.folder import read_card
-from aaren_rl.share.import_weights import import_model, main
 
 O, A, C, K = 11, 3, 16, 8  # noqa: E741  observation, action, width, context
 

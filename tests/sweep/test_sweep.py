@@ -21,8 +21,8 @@ from small_run import arguments, folder, records
 
 from aaren_rl.base.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep.sweep import Grid, SweepError, read_grid, request_run, train_all
-from aaren_rl.sweep.sweep import main as sweep
+from aaren_rl.sweep import Grid, SweepError, read_grid, request_run, train_all
+from aaren_rl.sweep import main as sweep
 from aaren_rl.train.config import Request, make_parser, make_request
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra: sweep)")

@@ -12,8 +12,8 @@ from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.base.errors import UsageError
 from aaren_rl.evaluate.evaluate import make_parser as evaluate_parser
 from aaren_rl.evaluate.scores import mismatch
-from aaren_rl.policies.names import AGENTS
-from aaren_rl.sweep.sweep import read_grid
+from aaren_rl.policies.table import AGENTS
+from aaren_rl.sweep import read_grid
 from aaren_rl.train.config import (
     SETTINGS,
     RunConfig,

@@ -17,7 +17,7 @@ from small_run import arguments, folder, records
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep.sweep import is_done, request_run
+from aaren_rl.sweep import is_done, request_run
 from aaren_rl.train import evaluation
 from aaren_rl.train import run as run_module
 from aaren_rl.train.config import main as train

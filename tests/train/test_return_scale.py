@@ -8,7 +8,7 @@ import torch
 
 from aaren_rl.envs import Episodes, load_episodes
 from aaren_rl.envs.data.episodes import held_out
-from aaren_rl.policies.names import return_words
+from aaren_rl.policies.card import return_words
 from aaren_rl.train.config import make_config
 from aaren_rl.train.data import choose_return_scale, load_data
 

@@ -12,15 +12,16 @@ from pathlib import Path, PurePath
 
 import yaml
 
-from ..base.errors import CheckpointError, UsageError, one_line
-from ..base.fields import read
-from ..base.files import check_free, read_small
-from ..cli import Parser, import_registering, run
-from ..evaluate.scores import Score, describe_rollout
-from ..evaluate.tables import format_table
-from ..policies.card import PolicyCard
-from ..policies.folder import load_policy, save_policy
-from ..policies.names import SOURCES, label, target_words, weights_words
+from .base.errors import CheckpointError, UsageError, one_line
+from .base.fields import read
+from .base.files import check_free, read_small
+from .cli import Parser, import_registering, run
+from .evaluate.scores import Score, describe_rollout, format_table
+from .policies.card import SOURCES, PolicyCard, target_words, weights_words
+from .policies.folder import load_policy, save_policy
+from .policies.table import label
+
+__all__ = ["save_pretrained"]
 
 DESCRIPTION = """\
 Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a

@@ -15,15 +15,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from ..agents import DecisionModel, ModelConfig
-from ..base.errors import CheckpointError, UsageError, one_line
-from ..base.fields import CONTEXT, RETURN, RETURN_SCALE, read
-from ..base.files import check_free, read_small, sha256
-from ..cli import Parser, import_registering, run
-from ..envs import Task, get_task, load_task
-from ..evaluate.play import check_fits
-from ..policies.card import LEAST, PolicyCard, task_fields, versions
-from ..policies.folder import load_tensors, make_model, save_policy
+from .agents import DecisionModel, ModelConfig
+from .base.errors import CheckpointError, UsageError, one_line
+from .base.fields import CONTEXT, RETURN, RETURN_SCALE, read
+from .base.files import check_free, read_small, sha256
+from .cli import Parser, import_registering, run
+from .envs import Task, get_task, load_task
+from .evaluate.play import check_fits
+from .policies.card import LEAST, PolicyCard, task_fields, versions
+from .policies.folder import load_tensors, make_model, save_policy
+
+__all__ = ["import_model"]
 
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that Hugging Face's transformers has trained.

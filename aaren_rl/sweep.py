@@ -24,13 +24,13 @@ from typing import Any
 
 import yaml
 
-from ..base.errors import AarenRLError, CheckpointError, UsageError, one_line
-from ..base.fields import GPUS, read
-from ..base.files import check_place, read_small
-from ..base.process import core_count, explain
-from ..cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
-from ..train.config import Request, UniqueKeys, differences, make_parser, make_request, read_config, settings_of
-from ..train.folder import holds_training, is_finished, read_metrics
+from .base.errors import AarenRLError, CheckpointError, UsageError, one_line
+from .base.fields import GPUS, read
+from .base.files import check_place, read_small
+from .base.process import core_count, explain
+from .cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
+from .train.config import Request, UniqueKeys, differences, make_parser, make_request, read_config, settings_of
+from .train.folder import holds_training, is_finished, read_metrics
 
 DESCRIPTION = """\
 Train a grid of runs, several at once; call it again to go on where it was stopped.
@@ -154,7 +154,7 @@ def request_run(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), p
 
 def is_done(request: Request) -> bool:
     """Whether a run is finished. Raises CheckpointError if its folder holds a run with other settings."""
-    from ..policies.folder import has_policies  # with torch: seconds
+    from .policies.folder import has_policies  # with torch: seconds
 
     run, config = request.folder, request.config
     if not ((run / "config.yaml").exists() and holds_training(run)):
@@ -177,8 +177,8 @@ def train_one(request: Request, folder: str) -> Outcome:
         for stream in (1, 2):  # standard output and error, of libraries too
             os.dup2(log.fileno(), stream)
     try:
-        from ..train.run import run_training
-        from ..train.trainer import keep_freed_memory
+        from .train.run import run_training
+        from .train.trainer import keep_freed_memory
 
         keep_freed_memory()
         return run_training(replace(request, resume=holds_training(request.folder))), "ended by a signal"

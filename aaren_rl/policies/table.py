@@ -1,11 +1,8 @@
-"""Agents and sources of data, in words."""
+"""The table of agents: what is trained by which name, and how tables and figures show it."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from ..base.fields import AUTO as AUTO
 
 
 @dataclass(frozen=True)
@@ -77,57 +74,6 @@ def find_agent(name: str) -> Agent:
     return AGENTS.get(name) or Agent(name, name, "")
 
 
-ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
-WEIGHTS = ("ema", "raw")
-# How episodes are drawn (`envs.data.draws`), in words.
-DRAWN = {"return": "drawn by return", "best": "the best drawn alike", "uniform": "all drawn alike"}
-CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
-
-SOURCES = {
-    "d4rl": "D4RL's file",
-    "local": "a local set, not D4RL's",
-    "minari": "Minari",
-    "file": "a file of yours",
-    "imported": "training elsewhere (imported weights)",
-}
-
-# What stands at every score of such data, so that none is taken for another's.
-MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}
-
-
-def target_number(target_return: float | str) -> float:
-    """A target return as arrays have it: "auto" is infinity."""
-    return math.inf if isinstance(target_return, str) else target_return
-
-
-def target_words(target_return: float | str, digits: str = "g") -> str:
-    """A target return in words."""
-    return target_return if isinstance(target_return, str) else f"{target_return:{digits}}"
-
-
-def return_words(value: float) -> str:
-    """A return with one decimal, below 10 with three significant digits."""
-    value += 0.0  # no -0.0
-    if value == 0 or 10 <= abs(value) < 1e9:
-        return f"{value:.1f}"
-    return f"{value:#.3g}" if 1e-4 <= abs(value) < 10 else f"{value:.3g}"
-
-
-def draws_words(draws: str, share: float) -> str:
-    """How episodes were drawn, as prose has it."""
-    return DRAWN[draws] if draws == "uniform" else f"{DRAWN[draws]} (effective share {share:g})"
-
-
-def weights_words(weights: str) -> str:
-    """Which weights act, as prose has it: `EMA weights`; `weights` is one of WEIGHTS, and a precision behind it."""
-    return f"{weights.replace('ema', 'EMA')} weights"
-
-
 def label(agent: str) -> str:
     """An agent's name as prose has it."""
     return find_agent(agent).label
-
-
-def listed(items: Iterable[object]) -> str:
-    """Items between commas."""
-    return ", ".join(map(str, items))

@@ -1,4 +1,7 @@
-"""Episodes of policies that Stable-Baselines3 trained. Importing this module imports it, which takes seconds."""
+"""Record episodes of policies that Stable-Baselines3 trained: `aaren-rl collect`.
+
+Stable-Baselines3 takes seconds to import: not before all arguments are checked.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,99 @@ import json
 import math
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-import stable_baselines3
-import torch
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.utils import set_random_seed
-from stable_baselines3.common.vec_env import VecNormalize
 
-from ..base.errors import DataError, UsageError, one_line
-from ..base.files import writing
-from ..cli import progress_bar
-from ..envs import make_env
-from ..envs.data.columns import narrowed
-from ..envs.data.episodes import Episode, join
-from ..envs.data.files import write_hdf5
-from ..envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
-from ..envs.tasks.environment import close_env
-from . import ALGORITHMS, RANDOM
+from .base.errors import DataError, UsageError, one_line
+from .base.fields import COUNT, COUNT_FROM_0, SAC_SEED
+from .base.files import check_outputs, writing
+from .cli import Parser, choose_device, import_registering, positive, progress_bar, run
+from .envs import make_env
+from .envs.data.columns import narrowed
+from .envs.data.episodes import Episode, join
+from .envs.data.files import write_hdf5
+from .envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
+from .envs.tasks.environment import close_env, inspect_spaces, is_bounded
+from .envs.tasks.table import env_kwargs
+
+if TYPE_CHECKING:
+    import torch
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.vec_env import VecNormalize
+
+ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
+RANDOM = "random"  # in place of a policy's file
+DESCRIPTION = """\
+Record a dataset in D4RL's layout with policies that you trained with Stable-Baselines3.
+
+  aaren-rl collect --env-id Hopper-v4 --policy random --out hopper.hdf5
+  aaren-rl collect --env-id Ant-v4 --policy model.zip --out ant.hdf5
+  aaren-rl collect --env-id Ant-v4 --policy random a.zip b.zip --out mixed.hdf5
+  aaren-rl train --env-id Ant-v4 --env my-ant --source ant.hdf5
+"""
+EPILOG = """\
+Files of Stable-Baselines3 hold pickles, and loading them runs the code in them: give files that
+you saved yourself. Observations and rewards are recorded as the environment returns them, also
+where VecNormalize scales what a policy sees.
+Exit codes: 2 usage, 3 data, 5 environment.
+"""
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("collect", DESCRIPTION, "--env-id ID --policy ZIP [ZIP ...] --out FILE [options]", epilog=EPILOG)
+    add = parser.add_argument
+    add("--env-id", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
+    add("--policy", nargs="+", metavar="ZIP", required=True, help="models' save(), in turn; random: random actions")
+    add("--vec-normalize", type=Path, metavar="PKL", help="VecNormalize's save(): scales what the policies see")
+    add("--algorithm", choices=ALGORITHMS, help="of the policies [as the files say]")
+    add("--steps", type=COUNT.integer, metavar="N", default=200_000, help="steps per policy [200000]")
+    add("--noise", type=COUNT_FROM_0.number, metavar="X", default=0.0, help="deviation of Gaussian action noise [0]")
+    add("--deterministic", action="store_true", help="the mean or best action in place of a sample")
+    add("--max-episode-steps", type=positive, metavar="N", help="truncate episodes after N steps [as registered]")
+    add("--env-kwargs", metavar="JSON", help="arguments of the environment, as a JSON object")
+    add("--seed", type=SAC_SEED.integer, metavar="N", default=0, help="of the first episode, of samples and noise [0]")
+    add("--out", type=Path, metavar="FILE", required=True, help="HDF5 file to write")
+    parser.add_shared(device="cpu")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    return run(make_parser(), collect, argv)
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    """Records episodes of all policies in one file; returns the exit code."""
+    check_outputs({"--out": arguments.out})
+    if arguments.out.exists():
+        raise UsageError(f"--out {arguments.out}: already exists; delete it, or give another")
+    import_registering(arguments.register)
+    device = choose_device(arguments.device)
+    try:
+        kwargs = env_kwargs(arguments.env_kwargs)
+    except ValueError as error:
+        raise UsageError(f"--env-kwargs {error}") from error
+    kwargs["max_episode_steps"] = _horizon(arguments.env_id, arguments.max_episode_steps, kwargs)
+    print(record_policies(arguments, kwargs, device))
+    return 0
+
+
+def _horizon(env_id: str, asked: int | None, kwargs: dict[str, Any]) -> int:
+    """The steps after which an episode is truncated; raises UsageError where data cannot be recorded."""
+    _, actions, own = inspect_spaces(env_id, **kwargs)
+    if isinstance(actions, gym.spaces.Box) and not is_bounded(actions):
+        raise UsageError(f"--env-id {env_id}: its actions are unbounded; register it with bounds")
+    if (horizon := asked or own) is None:
+        raise UsageError(f"--env-id {env_id}: it has no time limit; give --max-episode-steps")
+    return horizon
 
 
 class Controller:
@@ -101,6 +172,8 @@ def algorithm_of(file: Path) -> str:
 
 def load_model(file: Path, algorithm: str | None, device: torch.device) -> BaseAlgorithm:
     """A saved model. Unpickles what is in the file. Raises DataError, and as `algorithm_of`."""
+    import stable_baselines3
+
     kind: type[BaseAlgorithm] = getattr(stable_baselines3, algorithm or algorithm_of(file))
     try:
         return kind.load(file, device=device)
@@ -110,6 +183,8 @@ def load_model(file: Path, algorithm: str | None, device: torch.device) -> BaseA
 
 def load_normalize(file: Path) -> VecNormalize:
     """A saved VecNormalize. Unpickles the file. Raises DataError."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
     try:
         loaded = pickle.loads(file.read_bytes())
         if not isinstance(loaded, VecNormalize):
@@ -127,6 +202,8 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     UsageError for a policy of other sizes, SimulationError, and DataError or ResourcesError where the file cannot be
     written.
     """
+    from stable_baselines3.common.utils import set_random_seed
+
     env_id, seed, file = arguments.env_id, arguments.seed, arguments.out
     env = make_env(env_id, **kwargs)
     close_env(env)
