@@ -13,7 +13,6 @@ from ..envs.load import default_name
 from ..policies.table import AGENTS
 from ..sweep import add_places, request_run, train_all
 from ..train.config import Request
-from .measure import write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
@@ -63,7 +62,7 @@ def compare(arguments: argparse.Namespace) -> int:
     # Late: these take seconds, which --help and mistakes on the command line need not wait for.
     import torch
 
-    from .measure import Evaluation, gather, measured_on
+    from .measure import Evaluation, gather, measured_on, write_results
     from .report import figures, format_comparison, write_board, write_report
     from .statistics import imitation
 
