@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tqdm import tqdm
 
 from .base.errors import UsageError, one_line
-from .base.fields import AUTO, COUNT, RETURN
+from .base.fields import AUTO, RETURN
 from .base.process import did_you_mean, run_command
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
-
-
-positive = COUNT.integer  # the type of an argument that counts something
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -185,14 +182,3 @@ class StopRequest:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt  # even while it waits; an interrupted save leaves the previous checkpoint
         self.signal = number
-
-
-def launched() -> int:
-    """The number of processes that torchrun started for this run. UsageError where its variables do not say so."""
-    size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
-    way_out = "unset RANK and WORLD_SIZE, or use torchrun"
-    if not size.isdecimal() or int(size) < 1:
-        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; {way_out}")
-    if int(size) > 1 and (missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]):
-        raise UsageError(f"WORLD_SIZE={size} without {' and '.join(missing)}; {way_out}")
-    return int(size)

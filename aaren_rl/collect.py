@@ -23,7 +23,7 @@ import numpy.typing as npt
 from .base.errors import DataError, UsageError, one_line
 from .base.fields import COUNT, COUNT_FROM_0, SAC_SEED
 from .base.files import check_outputs, writing
-from .cli import Parser, choose_device, import_registering, positive, progress_bar, run
+from .cli import Parser, choose_device, import_registering, progress_bar, run
 from .envs import make_env
 from .envs.data.columns import narrowed
 from .envs.data.episodes import Episode, join
@@ -66,7 +66,7 @@ def make_parser() -> Parser:
     add("--steps", type=COUNT.integer, metavar="N", default=200_000, help="steps per policy [200000]")
     add("--noise", type=COUNT_FROM_0.number, metavar="X", default=0.0, help="deviation of Gaussian action noise [0]")
     add("--deterministic", action="store_true", help="the mean or best action in place of a sample")
-    add("--max-episode-steps", type=positive, metavar="N", help="truncate episodes after N steps [as registered]")
+    add("--max-episode-steps", type=COUNT.integer, metavar="N", help="truncate episodes after N steps [as registered]")
     add("--env-kwargs", metavar="JSON", help="arguments of the environment, as a JSON object")
     add("--seed", type=SAC_SEED.integer, metavar="N", default=0, help="of the first episode, of samples and noise [0]")
     add("--out", type=Path, metavar="FILE", required=True, help="HDF5 file to write")

@@ -25,10 +25,10 @@ from typing import Any
 import yaml
 
 from .base.errors import AarenRLError, CheckpointError, UsageError, one_line
-from .base.fields import GPUS, read
+from .base.fields import COUNT, GPUS, read
 from .base.files import check_place, read_small
 from .base.process import core_count, explain
-from .cli import Parser, StopRequest, positive, progress_bar, run, split_at_dashes
+from .cli import Parser, StopRequest, progress_bar, run, split_at_dashes
 from .train.config import Request, UniqueKeys, differences, make_parser, make_request, read_config, settings_of
 from .train.folder import holds_training, is_finished, read_metrics
 
@@ -131,7 +131,12 @@ class SweepError(AarenRLError):
 def add_places(parser: Parser) -> None:
     """The options that say where and how many at once, of `sweep` and of `compare`."""
     add = parser.add_argument
-    add("--jobs", type=positive, metavar="N", help="runs at once, one thread each (one a core; all Ray has room for)")
+    add(
+        "--jobs",
+        type=COUNT.integer,
+        metavar="N",
+        help="runs at once, one thread each (one a core; all Ray has room for)",
+    )
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS")
     add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
 
@@ -220,7 +225,7 @@ def train_all(
         raise UsageError("--gpus-per-run: goes with --ray; leave it out")
     at_once = jobs or (core_count() if ray is None else len(waiting))
     with _processes() if ray is None else _ray_tasks(ray, gpus_per_run) as place, StopRequest() as stop:
-        failed = _play(waiting, place, at_once, stop)
+        failed = _run_all(waiting, place, at_once, stop)
     if stop.signal is not None:
         print("stopped; the same command continues from here", file=sys.stderr)
         return stop.exit_code
@@ -231,7 +236,7 @@ def train_all(
     return 0
 
 
-def _play(waiting: Sequence[Request], place: Place, at_once: int, stop: StopRequest) -> list[tuple[Path, int, str]]:
+def _run_all(waiting: Sequence[Request], place: Place, at_once: int, stop: StopRequest) -> list[tuple[Path, int, str]]:
     """Train the runs until all have ended. Returns those that did not finish: folder, exit code and message."""
     train, stop_all = place
 

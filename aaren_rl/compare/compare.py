@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 
 from ..base.errors import UsageError
-from ..base.fields import RETURN, SEED
-from ..cli import Parser, import_registering, listed, positive, progress_bar, run, shell_line, split_at_dashes
+from ..base.fields import COUNT, RETURN, SEED
+from ..cli import Parser, import_registering, listed, progress_bar, run, shell_line, split_at_dashes
 from ..envs import get_task, is_own, task_name
 from ..envs.load import default_name
 from ..policies.table import AGENTS
@@ -36,11 +36,11 @@ def make_parser() -> Parser:
     add("--env", nargs="+", metavar="NAME", help="tasks, such as hopper-medium; with --env-id names for the data")
     agents = f"of {', '.join(AGENTS)} [first two]"
     add("--agents", nargs="+", metavar="NAME", default=COMPARED, help=agents)
-    add("--seeds", type=positive, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
-    add("--updates", type=positive, metavar="N", help="gradient steps, for every agent (the preset's)")
+    add("--seeds", type=COUNT.integer, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
+    add("--updates", type=COUNT.integer, metavar="N", help="gradient steps, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
     add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
-    add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
+    add("--episodes", type=COUNT.integer, metavar="N", default=20, help="episodes a score [20]")
     add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")

@@ -21,7 +21,7 @@ from ..base.errors import CheckpointError
 from ..base.fields import read
 from ..base.files import is_there, write_json
 from ..base.process import processor_name
-from ..evaluate.held_out import action_error, kept_episodes
+from ..evaluate.held_out import action_error, held_out_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
 from ..policies.card import PolicyCard, versions
@@ -156,7 +156,7 @@ def measured_on() -> dict[str, Any]:
 
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
-    held_out = kept_episodes(run, card)  # refused before minutes of scoring, not after
+    held_out = held_out_episodes(run, card)  # refused before minutes of scoring, not after
     policy = load_policy(run)
     if not is_finished(metrics := read_metrics(run), card.updates):
         raise CheckpointError(f"{run / 'metrics.jsonl'}: the last evaluation is missing; train the run again")
@@ -210,14 +210,14 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
             began = time.perf_counter()
             _, state = policy.act(observation, reward, state)
             times.append((time.perf_counter() - began) * 1e6)
-            sizes.append(state_bytes(state))
+            sizes.append(bytes_kept_alive(state))
     finally:
         gc.enable()
     near = {step: slice(step - 1 - COST_NEIGHBORS, step + COST_NEIGHBORS) for step in probes}
     return [ActionCost(step, median(times[near[step]]), sizes[step - 1]) for step in probes]
 
 
-def state_bytes(state: object) -> int:
+def bytes_kept_alive(state: object) -> int:
     """Bytes of the storages that a state's tensors and arrays keep alive, each counted once."""
     leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor | np.ndarray)]
     storages = [torch.as_tensor(leaf).untyped_storage() for leaf in leaves]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
+from ..base.fields import COUNT
 from ..base.files import cache_dir, check_outputs, write_json, writing
-from ..cli import Parser, import_registering, positive, run
+from ..cli import Parser, import_registering, run
 from ..envs import (
     BUILT_IN,
     TASKS,
@@ -61,8 +62,12 @@ def make_parser() -> Parser:
         command.add_argument("--observation-keys", metavar="S", nargs="+", help=keys)
         command.add_argument("--actions", metavar="NAME", help="discrete or continuous, where a file's do not tell")
         command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
-        command.add_argument("--max-episode-steps", type=positive, metavar="N", help="cut a file's episodes after N")
-        command.add_argument("--local-steps", type=positive, metavar="N", help="of a task: the local set of so many")
+        command.add_argument(
+            "--max-episode-steps", type=COUNT.integer, metavar="N", help="cut a file's episodes after N"
+        )
+        command.add_argument(
+            "--local-steps", type=COUNT.integer, metavar="N", help="of a task: the local set of so many"
+        )
 
     add("list", _list, "what there is of every task, and Minari's data sets on this machine")
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, columns, where it is from")

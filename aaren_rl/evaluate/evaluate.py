@@ -10,9 +10,9 @@ from typing import Any
 
 from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
-from ..base.fields import CONTEXT, SEED, TEMPERATURE
+from ..base.fields import CONTEXT, COUNT, SEED, TEMPERATURE
 from ..base.files import check_outputs, write_json
-from ..cli import Parser, choose_device, import_registering, positive, run, target_return
+from ..cli import Parser, choose_device, import_registering, run, target_return
 from ..envs import LocalTask, get_task
 from ..envs.data.minari import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
@@ -20,9 +20,9 @@ from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import env_kwargs
 from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, target_words, task_fields
 from ..runtime import load_policy
-from .held_out import HeldOut, action_error, kept_episodes
+from .held_out import HeldOut, action_error, held_out_episodes
 from .play import EpisodePlan, play
-from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
+from .scores import Score, format_overview, format_table, write_episodes
 from .video import Video
 
 DESCRIPTION = """\
@@ -43,7 +43,7 @@ def make_parser() -> Parser:
     add = parser.add_argument
     runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
     add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
-    add("--episodes", type=positive, metavar="N", default=20, help="episodes per target return [20]")
+    add("--episodes", type=COUNT.integer, metavar="N", default=20, help="episodes per target return [20]")
     returns = "target returns; auto: the maximum achievable return at every step (as in training)"
     add("--target-return", type=target_return, metavar="R", nargs="+", help=returns)
     add("--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)")
@@ -173,7 +173,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
 
 
 def _held_out(path: Path, card: PolicyCard) -> HeldOut:
-    if (found := kept_episodes(path, card)) is None:
+    if (found := held_out_episodes(path, card)) is None:
         raise UsageError(f"--held-out: {path} has no held-out episodes")
     return found
 
@@ -187,8 +187,8 @@ def _play(
     recorder: Recorder | None,
 ) -> list[Score]:
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
-    apart = mismatch(card.context, card.context_length, policy.rollout, policy.context_length)
-    for note in filter(None, (apart, above_data(asked, card))):
+    apart = card.mismatch(policy.rollout, policy.context_length)
+    for note in filter(None, (apart, card.above_data(asked))):
         print(note, file=sys.stderr)
     plan = EpisodePlan(weights, arguments.episodes, asked, seed)
     return play(policy, card, plan, on_action=None if video is None else video.note, recorder=recorder)

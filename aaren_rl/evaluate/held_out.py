@@ -51,10 +51,10 @@ class HeldOut:
     weights: npt.NDArray[np.float64] | None = None  # (E,), of their errors; None: all the same
 
 
-def keep_out(
+def hold_out(
     episodes: Episodes, share: float, seed: int, draws: str = "uniform", draw_share: float = 1.0
 ) -> HeldOut | None:
-    """The episodes that `split` holds out, with their noise variance if it is known; None if there are too few.
+    """The episodes that `envs.data.episodes.held_out` chooses, with their noise variance if known; None: too few.
 
     The drawn distribution is the dataset: each has the weight with which it would be drawn. If all of those weights are
     0, the best of the held-out episodes count.
@@ -76,7 +76,7 @@ def keep_out(
     return HeldOut(episodes.take(chosen), floor, weights)
 
 
-def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
+def held_out_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
     """The held-out episodes of a run, read again from its dataset; None if it has none.
 
     `run` is a run folder or a policy folder in it, `card` is of a policy of the run.
@@ -89,11 +89,11 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
     if not share:
         return None
-    return keep_out(all_episodes(run, card), share, seed, card.draws, card.draw_share)
+    return hold_out(all_episodes(run, card), share, seed, card.draws, card.draw_share)
 
 
 def all_episodes(run: Path, card: PolicyCard) -> Episodes:
-    """The dataset of a run, as it was in training. Arguments and errors are those of `kept_episodes`."""
+    """The dataset of a run, as it was in training. Arguments and errors are those of `held_out_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
         source = card.same_source(data["source"])

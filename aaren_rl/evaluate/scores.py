@@ -2,8 +2,7 @@
 
 import csv
 import io
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..cli import aligned
 from ..envs import Reference, normalized_score
 from ..envs.data.draws import effective
 from ..envs.tasks.table import is_d4rl_scale
-from ..policies.card import SOURCES, Origin, PolicyCard, draws_words, return_words, target_words, weights_words
+from ..policies.card import SOURCES, Origin, draws_words, return_words, target_words, weights_words
 
 MEASURES = ("action MSE", "negative log-likelihood")  # for continuous actions, and for discrete ones
 
@@ -235,36 +234,6 @@ def bootstrap(
 def episodes_mean(episodes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The mean over all steps of episodes, sums and numbers of steps (..., E, 2): (...)."""
     return np.asarray(episodes[..., 0].sum(axis=-1) / episodes[..., 1].sum(axis=-1))
-
-
-def above_data(target_returns: Iterable[float | str], card: PolicyCard) -> str | None:
-    """A note if the target return is above every episode of the training data, or None."""
-    best = card.data_returns.get("best", math.inf)
-    highest = max((target for target in target_returns if not isinstance(target, str)), default=best)
-    if card.return_range is None or highest <= best:
-        return None
-    return (
-        f"note: the target return {highest:,g} is above the best in the training data, "
-        f"{f'{best:,.0f}' if 100 <= abs(best) < 1e9 else return_words(best)}: the model input is "
-        "clipped to the 99th percentile of returns-to-go in the data at each step"
-    )
-
-
-def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:
-    """A note if the rollout mode uses contexts that training did not cover, or None."""
-    windows, carried = f"windows of {context_length} steps", rollout == "recurrent"
-    if context == "window" and not carried and rollout_context not in (None, context_length):
-        return (
-            f"note: trained on {windows}, but acts with K = {rollout_context}: "
-            f"--rollout-context {context_length} matches the training"
-        )
-    if context == "mixed" or carried == (context != "window"):
-        return None
-    trained, better = (windows, "staggered or window") if context == "window" else (f"{context} contexts", "recurrent")
-    return (
-        f"note: trained on {trained}, which do not match the rollout {rollout}: scores are far below what "
-        f"the policy can do; use {better}, or train on mixed contexts"
-    )
 
 
 def describe_rollout(mode: str, context: int) -> str:

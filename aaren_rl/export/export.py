@@ -36,7 +36,7 @@ from ..base.errors import NumericsError, UsageError
 from ..base.fields import CONTEXT
 from ..base.files import check_writable, write_whole
 from ..cli import Parser, import_registering, run
-from ..evaluate.scores import describe_rollout, mismatch
+from ..evaluate.scores import describe_rollout
 from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, target_number, weights_words
 from ..policies.folder import load_policy
 from ..runtime import FORMAT, OnnxPolicy, from_bytes
@@ -97,7 +97,7 @@ def export(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--rollout-context {arguments.rollout_context}: has no effect with the rollout recurrent; leave it out"
         )
-    if note := mismatch(policy.card.context, policy.card.context_length, policy.rollout, policy.context_length):
+    if note := policy.card.mismatch(policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     weights = arguments.weights or policy.card.weights
     card = dataclasses.replace(

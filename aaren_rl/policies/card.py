@@ -4,7 +4,7 @@ import importlib.metadata
 import math
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +133,23 @@ class Origin:
             return f"minari:{self.dataset}"
         return self.source if given == AUTO else given
 
+    def mismatch(self, rollout: str, rollout_context: int) -> str | None:
+        """A note if a rollout mode, and its K, use contexts that training did not cover, or None."""
+        windows, carried = f"windows of {self.context_length} steps", rollout == "recurrent"
+        if self.context == "window" and not carried and rollout_context != self.context_length:
+            return (
+                f"note: trained on {windows}, but acts with K = {rollout_context}: "
+                f"--rollout-context {self.context_length} matches the training"
+            )
+        if self.context == "mixed" or carried == (self.context != "window"):
+            return None
+        of_windows = windows, "staggered or window"
+        trained, better = of_windows if self.context == "window" else (f"{self.context} contexts", "recurrent")
+        return (
+            f"note: trained on {trained}, which do not match the rollout {rollout}: scores are far below what "
+            f"the policy can do; use {better}, or train on mixed contexts"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCard(Origin):
@@ -178,6 +195,18 @@ class PolicyCard(Origin):
     data_sha256: str | None = None
     exact: bool | None = None
     observation_space: dict[str, Any] | None = None
+
+    def above_data(self, target_returns: Iterable[float | str]) -> str | None:
+        """A note if a target return is above every episode of the training data, or None."""
+        best = self.data_returns.get("best", math.inf)
+        highest = max((target for target in target_returns if not isinstance(target, str)), default=best)
+        if self.return_range is None or highest <= best:
+            return None
+        return (
+            f"note: the target return {highest:,g} is above the best in the training data, "
+            f"{f'{best:,.0f}' if 100 <= abs(best) < 1e9 else return_words(best)}: the model input is "
+            "clipped to the 99th percentile of returns-to-go in the data at each step"
+        )
 
 
 def card_from_json(tree: object) -> PolicyCard:

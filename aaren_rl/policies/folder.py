@@ -177,7 +177,7 @@ def make_policy(
         card=card,
         exact=exact,
         flatten=partial(as_flat, card.observation_space),
-        tree=config.tree() if config.mixer == "tree" and rollout != "window" else None,
+        tree=None if rollout == "window" else config.tree(),
         **({} if config.discrete else span),
     )
 

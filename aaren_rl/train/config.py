@@ -173,6 +173,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check(self, agent=AGENTS)
+        self.model(1, 1, 1)  # its mixer is the agent's, which the network's settings must fit
         able = self.network.max_return_estimate and AGENTS[self.agent].conditioned
         if self.evaluation.target_return == AUTO and not able:
             raise ValueError("target_return: auto needs max_return_estimate and an agent conditioned on returns")
@@ -196,11 +197,12 @@ class RunConfig:
     @property
     def constant_state(self) -> bool:
         """Whether the state of the mixer has a constant size, which truncated BPTT can carry."""
-        from ..agents import MIXERS
+        import torch
 
-        # Powers of the recurrence encoding keep the values of as many tokens.
-        keeps_values = self.mixer == "aaren-rsa" and bool(self.network.rem_max_power)
-        return MIXERS[self.mixer].constant_state and not keeps_values
+        from ..agents import DecisionModel
+
+        with torch.device("meta"):
+            return DecisionModel(self.model(1, 1, 1)).trunk.mixer.constant_state
 
 
 SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}

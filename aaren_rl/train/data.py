@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ..envs import Reference, Task, load_task
 from ..envs.data.draws import draw_weights, effective
 from ..envs.data.episodes import Episodes, Statistics, held_out
 from ..envs.data.storage import MappedArray, allocate, gather, release, row_blocks
-from ..evaluate.held_out import READING, HeldOut, if_moved, keep_out
+from ..evaluate.held_out import READING, HeldOut, hold_out, if_moved
 from ..policies.card import DRAWN, return_words
 from .config import DataConfig, RunConfig
 
@@ -192,12 +193,20 @@ class StepData:
         The last segment of a row is cut to fit; there must be enough.
         No shape depends on sampled values, so this never synchronizes with the device, and a captured graph can sample.
         """
-        after = lengths.cumsum(1)
-        place = torch.arange(steps, device=self.device).expand(len(begins), -1).contiguous()
-        stretch = torch.searchsorted(after, place, right=True)
-        since = place - (after - lengths).gather(1, stretch)
-        batch = self.rows(begins.gather(1, stretch) + since, torch.ones_like(place, dtype=torch.bool))
-        return replace(batch, starts=since == 0)
+        index, since, _ = packed(begins, lengths, steps)
+        return replace(self.rows(index, torch.ones_like(index, dtype=torch.bool)), starts=since == 0)
+
+
+def packed(begins: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Segments of `lengths` (B, S) from the steps `begins` (B, S) on, one after another in B rows of `steps`.
+
+    Returns (B, T) each: the step of the dataset, its number in its segment, and the number of the segment.
+    """
+    after = lengths.cumsum(1)
+    place = torch.arange(steps, device=begins.device).expand(len(begins), -1).contiguous()
+    segment = torch.searchsorted(after, place, right=True)
+    since = place - (after - lengths).gather(1, segment)
+    return begins.gather(1, segment) + since, since, segment
 
 
 SHORTEST_MIXED = 10  # steps; the lower bound of the log-uniform lengths
@@ -345,18 +354,14 @@ class TbpttSampler(Sampler):
 
     def draw(self, rows: int, generator: torch.Generator) -> Batch:
         """The next `length` steps of every row. The first rows start anywhere, or all episodes would end together."""
-        data, device = self.data, self.data.device
+        data = self.data
         anywhere = self._steps(generator, rows)
         drawn = self._episodes(generator, rows, self.length)  # enough for any lengths
-        shape, fresh = drawn.shape, self.next < 0
+        fresh = self.next < 0
         at = self.next.where(~fresh, anywhere)
         begins = torch.cat([at.unsqueeze(1), data.first[drawn]], 1)
         lengths = torch.cat([(data.end[at] - at).unsqueeze(1), data.lengths[drawn]], 1)
-        after = lengths.cumsum(1)
-        place = torch.arange(self.length, device=device).expand(shape).contiguous()
-        episode = torch.searchsorted(after, place, right=True)
-        since = place - (after - lengths).gather(1, episode)
-        index = begins.gather(1, episode) + since
+        index, since, episode = packed(begins, lengths, self.length)
         starts = (since == 0) & (episode > 0)
         starts[:, 0] = fresh | (data.timesteps[index[:, 0]] == 0)
         last = index[:, -1]
@@ -365,7 +370,7 @@ class TbpttSampler(Sampler):
         following = another.where(ended, last + 1)
         following[self._continued :] = -1
         self.next.copy_(following)  # in place: a captured graph continues from it
-        batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
+        batch = data.rows(index, torch.ones_like(index, dtype=torch.bool))
         # If a row starts an episode, the step before is of another episode. `starts` masks its action.
         before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
         return replace(batch, starts=starts, previous_action=before)
@@ -404,7 +409,9 @@ def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
         return MixedSampler(data, horizon, steps)
     if config.context == "tbptt":
         return TbpttSampler(data, config.tbptt_length, steps, config.tbptt_windows)
-    return WindowSampler(data, config.context_length, steps)
+    if config.context == "window":
+        return WindowSampler(data, config.context_length, steps)
+    raise ValueError(f"context {config.context!r} has no sampler")
 
 
 NAMED = 12  # most columns of a note
@@ -417,11 +424,16 @@ class TrainingData:
     config: RunConfig  # with the return scale, and the context in place of "auto"
     task: Task
     steps: StepData  # to train on
-    held_out: HeldOut | None  # None if there are too few episodes
-    returns: dict[str, float]  # as in the policy card; of all episodes
+    episodes: Episodes  # all of them
     sha256: str  # of all episodes
-    longest: int  # length of the longest of all episodes
-    drawn: str  # what is drawn of which episodes, in words
+    returns: dict[str, float]  # as in the policy card; of all episodes
+    drawn: str  # what is drawn of which episodes, and how many are held out, in words
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """The episodes that are not trained on; None if there are too few."""
+        data = self.config.data
+        return hold_out(self.episodes, data.held_out, self.config.seed, data.draws, data.draw_share)
 
 
 def load_data(
@@ -446,9 +458,10 @@ def load_data(
     returns, lengths, asked = episodes.returns, episodes.lengths, (data.draws, data.draw_share)
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
     config = settle_context(config, float(np.average(lengths, weights=draw_weights(returns, lengths, *asked))))
-    others = np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), data.held_out, config.seed))
-    kept, weights = draw_weights(returns[others], lengths[others], *asked), np.zeros(len(episodes))
-    weights[others] = kept
+    apart = held_out(len(episodes), data.held_out, config.seed)
+    others = np.setdiff1d(np.arange(len(episodes)), apart)
+    of_others, weights = draw_weights(returns[others], lengths[others], *asked), np.zeros(len(episodes))
+    weights[others] = of_others
     actions = {name: getattr(task, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
     steps = StepData(episodes, scale, device, **actions, weights=weights)
     best_first = np.sort(returns)[::-1]
@@ -457,11 +470,16 @@ def load_data(
     told = {name: float(value) for name, value in found.items()}
     if episodes.source in ("file", "minari"):  # the task's own target is for other data
         task = replace(task, target_returns=(float(f"{told['best_tenth']:.4g}"),))
-    mean, drawn_mean = (return_words(np.average(returns[others], weights=each)) for each in (None, kept))
-    drawn = f"{lengths[others].sum():,} steps, {DRAWN[data.draws]}: {effective(kept):.0f} of {len(others)} episodes "
+    mean, drawn_mean = (return_words(np.average(returns[others], weights=each)) for each in (None, of_others))
+    drawn = (
+        f"{lengths[others].sum():,} steps, {DRAWN[data.draws]}: {effective(of_others):.0f} of {len(others)} episodes "
+    )
     drawn += f"effective, mean return {drawn_mean} of {mean}"
-    apart = keep_out(episodes, data.held_out, config.seed, *asked)
-    return TrainingData(config, task, steps, apart, told, episodes.sha256(), int(lengths.max()), drawn)
+    if apart.size:
+        drawn += f"; {len(apart)} more are held out{'' if data.draws == 'uniform' else ', weighted likewise'}"
+    elif data.held_out:
+        drawn += "; too few episodes to hold any out: imitation is not measured"
+    return TrainingData(config, task, steps, episodes, episodes.sha256(), told, drawn)
 
 
 def choose_return_scale(episodes: Episodes) -> float:

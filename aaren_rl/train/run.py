@@ -24,7 +24,7 @@ from ..base.files import is_there, write_text
 from ..base.process import core_count
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
 from ..evaluate.held_out import SAME_MEAN
-from ..evaluate.scores import MEASURES, Score, Unplayed, above_data, format_table, mismatch
+from ..evaluate.scores import MEASURES, Score, Unplayed, format_table
 from ..policies.card import SOURCES, target_words
 from ..policies.folder import CARD, amend_card, has_policies, load_policy, read_card, save_policy
 from .config import Request, RunConfig, build_config, differences, preset_settings, read_config, settings_of, to_yaml
@@ -127,7 +127,7 @@ class Run:
         self.logged: dict[str, float] = {}  # the last log, by tag
         self.last: Score | Unplayed | None = None  # the last evaluation
         self.best: Score | Unplayed | None = None  # the evaluation of `policy_best`
-        rows = plan.timesteps or min(self.task.data_horizon, max(TIMESTEPS, data.longest))
+        rows = plan.timesteps or min(self.task.data_horizon, max(TIMESTEPS, int(data.episodes.lengths.max())))
         sizes = self.task.action_dim, self.task.data_horizon
         self.trainer = Trainer(self.config, data.steps, *sizes, ranks, max_timestep=rows)
         checkpoint = ranks.share(self.last_checkpoint) if request.resume else None
@@ -196,8 +196,8 @@ class Run:
         return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 
     @property
-    def headline(self) -> str:
-        """The name of the main score."""
+    def score_name(self) -> str:
+        """What policies of this task are compared by."""
         if not self.task.env_id:
             return f"held-out {MEASURES[self.trainer.data.discrete]}"
         return "return" if self.task.reference is None else "normalized score"
@@ -215,21 +215,16 @@ class Run:
             f"{config.data.steps_per_update} steps ({config.data.context} contexts), target return "
             f"{target_words(card.target_return)}"
         )
-        held_out = self.data.held_out
-        likewise = "" if config.data.draws == "uniform" else ", weighted likewise"
-        kept = "" if held_out is None else f"; {len(held_out.episodes)} more are held out{likewise}"
-        print(f"{'data' if local else SOURCES[episodes.source]}: {self.data.drawn}{kept}")
+        print(f"{'data' if local else SOURCES[episodes.source]}: {self.data.drawn}")
         if note := constant_columns(trainer.data.statistics):
             print(note)
-        if held_out is None and config.data.held_out:
-            print("too few episodes to hold any out: imitation is not measured")
         if self.ranks.size > 1:
             print(f"{self.ranks.size} processes share every gradient step")
         print(f"run folder: {self.path}")
-        apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
+        apart = card.mismatch(card.rollout, card.rollout_context)
         # Asked for by the user: a task's own target, which is above most data, needs no note.
         asked = [] if card.target_return in self.task.target_returns[:1] else [card.target_return]
-        for note in filter(None, (apart, above_data(asked, card))):
+        for note in filter(None, (apart, card.above_data(asked))):
             print(note, file=sys.stderr)
         lines = [line for line in read_metrics(self.path) if line["update"] == trainer.update and "train/loss" in line]
         self.logged = {tag: value for line in lines for tag, value in line.items() if tag != "update"}
@@ -271,7 +266,7 @@ class Run:
         error = self.last.action_error
         told = [] if error is None else [f"held-out {error.short()}"]
         if isinstance(self.last, Score):
-            told.insert(0, f"{self.headline} {self.last.headline_words}")
+            told.insert(0, f"{self.score_name} {self.last.headline_words}")
         self.bar.write(f"gradient step {trainer.update}: {', '.join(told) or 'saved'}")
         # At the end: a callback that stops at this score finds its policy saved.
         self.tell(self.last.scalars())
@@ -305,7 +300,7 @@ class Run:
         """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
         loss = f"{self.logged['train/loss']:.4f}" if self.logged else "-"
         score = (self.last and self.last.headline_words) or "-"
-        short = self.headline.removeprefix("normalized ")  # the bar fits in 80 columns
+        short = self.score_name.removeprefix("normalized ")  # the bar fits in 80 columns
         self.bar.set_postfix_str(f"loss {loss}, {short} {score}{doing}", refresh=sys.stderr.isatty())
 
     def save(self) -> None:
@@ -328,12 +323,12 @@ class Run:
         if bool(good.all()):
             return recent
         update = self.trainer.update - len(recent) + 1 + int(good.int().argmin())
-        kept = "nothing was saved yet"
+        saved = "nothing was saved yet"
         if holds_training(self.path):
-            kept = f"the last good checkpoint is kept in {self.path / 'checkpoints'}"
+            saved = f"the last good checkpoint is kept in {self.path / 'checkpoints'}"
         rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
         raise NumericsError(
-            f"loss or gradient is not finite at gradient step {update}; {kept}; {rate}use --precision float32"
+            f"loss or gradient is not finite at gradient step {update}; {saved}; {rate}use --precision float32"
         )
 
     @property
@@ -392,6 +387,6 @@ class Run:
         if self.last.action_error is not None:
             print(f"held-out {self.last.action_error.measure}: {self.last.action_error}")
         if self.best.updates != self.last.updates:
-            best = self.best.headline_words if self.task.env_id else f"{self.headline} {self.best.headline_words}"
+            best = self.best.headline_words if self.task.env_id else f"{self.score_name} {self.best.headline_words}"
             print(f"best of the evaluations: {best} after {self.best.updates} gradient steps")
         print(f"policy: {self.path / 'policy'}")

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import Aaren, Attention, Block, DecisionModel, Encoded, ReturnEstimate, expectile_loss, kernels
-from ..agents.mixers.mingru import MinGRU
+from ..agents import Block, DecisionModel, Encoded, ReturnEstimate, expectile_loss, kernels
 from ..agents.model.decision import MAX_EXPECTILE
 from ..base.errors import CheckpointError, NumericsError, one_line
 from ..policies.folder import SavedPolicy
@@ -25,8 +24,6 @@ from .data import Carried, StepData, TbpttSampler, make_sampler, part, part_of_r
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 
-# Mixers that launch the same for the same shapes and wait for nothing, as CUDA graphs need.
-RECORDED = (Aaren, Attention, MinGRU)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h of glibc
 KEPT = 1 << 30  # bytes
 EAGER = 2  # eager calls per size before recording: they compile kernels and allocate optimizer moments
@@ -95,8 +92,7 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
-            able = type(self.model.trunk.mixer) in RECORDED
-            on_device = alone_on_a_gpu and able and kernels.available("triton")
+            on_device = alone_on_a_gpu and self.model.trunk.mixer.capturable and kernels.available("triton")
         self.on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):

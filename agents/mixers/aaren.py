@@ -36,7 +36,7 @@ class Aaren(HeadMixer):
         forget_gate: whether tokens fade those before them.
     """
 
-    constant_state, compiled_step = True, True
+    constant_state, compiled_step, capturable = True, True, True
 
     def __init__(self, width: int, heads: int, forget_gate: bool = False) -> None:
         query_token = torch.randn(width)  # as large as a layer-normalized token; drawn before the projections

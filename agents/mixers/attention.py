@@ -30,6 +30,8 @@ class Attention(HeadMixer):
         dropout: probability, on the attention weights (min-decision-transformer).
     """
 
+    capturable = True
+
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads)
         self.dropout = dropout

@@ -63,14 +63,16 @@ class Mixer(RowModule):
         constant_state: whether the size of the state does not grow with the tokens seen. Such a state can be carried
             through training and begun again in some rows of a batch.
         compiled_step: whether `kernels/step.py` computes its step, from its `step_weights`.
+        capturable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         takes: the settings of `MixerConfig` that `build` uses besides the width: those that `__init__` names.
     """
 
     constant_state: bool = False
     compiled_step: bool = False
+    capturable: bool = False
     takes: ClassVar[frozenset[str]]
 
-    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step")
+    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "capturable")
 
     def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
         super().__init_subclass__(**keywords)
@@ -91,13 +93,18 @@ class Mixer(RowModule):
         raise NotImplementedError
 
 
+def check_heads(width: int, heads: int) -> None:
+    """Raises ValueError unless heads divide the width."""
+    if heads < 1 or width % heads:
+        raise ValueError(f"width {width} is not a multiple of heads {heads}")
+
+
 class HeadMixer(Mixer):
     """A mixer of heads over values, W_o mix(x), around whose heads recurrence encoding can be put."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        check_heads(width, heads)
         self.heads, self.head_dim = heads, width // heads
         self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
         self.value, self.output = nn.Linear(width, width), nn.Linear(width, width)

@@ -28,7 +28,7 @@ class MinGRU(Mixer):
         width: C, channels of a token and of h.
     """
 
-    constant_state = True
+    constant_state, capturable = True, True
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -75,28 +75,31 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
         from ..mixers import MIXERS  # with torch
-        from ..mixers.base import HeadMixer
+        from ..mixers.base import check_heads
         from .trunk import check_names
 
         check_limits(self)
         check_names(self.mixer, self.block, self.activation)
-        if issubclass(MIXERS[self.mixer], HeadMixer) and self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if "heads" in MIXERS[self.mixer].takes:
+            check_heads(self.width, self.heads)
         if self.tokens_per_step not in (1, 3):
             raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
         self.rems()
         self.tree()
 
-    def rems(self) -> RemConfig:
-        """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
-        from ..mixers.rsa.encoding import RemConfig, parse_counts  # with torch
+    def rems(self) -> RemConfig | None:
+        """Recurrence encoding of a layer; None for a mixer without one. Raises ValueError where it does not fit."""
+        from ..mixers import MIXERS  # with torch
+        from ..mixers.rsa.encoding import RemConfig, parse_counts
 
+        if "rems" not in MIXERS[self.mixer].takes:
+            return None
         counts = parse_counts(self.rem_counts, self.heads)
         dilation = self.rem_dilation * self.tokens_per_step
         return RemConfig(counts, dilation, self.rem_max_power, self.rem_gate)
 
-    def tree(self) -> TreeConfig:
-        """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
+    def tree(self) -> TreeConfig | None:
+        """Tree attention at rollout, of the mixer "tree" alone; raises ValueError where it does not fit."""
         from ..mixers.tree.mixer import TreeConfig  # with torch
 
-        return TreeConfig(self.tree_budget, self.tree_sampler)
+        return TreeConfig(self.tree_budget, self.tree_sampler) if self.mixer == "tree" else None

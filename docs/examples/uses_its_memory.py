@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from aaren_rl import load_policy
-from aaren_rl.evaluate.held_out import kept_episodes  # internal: a later version may move it
+from aaren_rl.evaluate.held_out import held_out_episodes  # internal: a later version may move it
 
 RUN = Path(sys.argv[1])
 EVERY, SINCE = 20, [0, 1, 2, 3, 5, 10]  # steps between two exchanges; the rows of the table: steps since the last one
 
 policy = load_policy(RUN)
-episodes = kept_episodes(RUN, policy.card).episodes
+episodes = held_out_episodes(RUN, policy.card).episodes
 order = np.argsort(-episodes.lengths, kind="stable")  # longest first: those that have ended are the last rows
 first, lengths = episodes.offsets[order], episodes.lengths[order]
 half = (np.array(policy.card.action_high) - policy.card.action_low) / 2

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.fields import POSITIVE, SEED
-from aaren_rl.cli import Parser, aligned, positive, progress_bar
+from aaren_rl.base.fields import COUNT, POSITIVE, SEED
+from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split
-from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, keep_out
+from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, hold_out
 from aaren_rl.policies.card import MARKS
 from aaren_rl.policies.table import AGENTS, label, style
 from aaren_rl.train.config import D4RL_SCALE, RunConfig, make_config
@@ -124,7 +124,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     for recipe in arguments.recipes:
         read_recipe(recipe, updates, seed)  # before reading the data, so that typos fail at once
     episodes = load_episodes(env, arguments.source)
-    training, held_out = split(episodes, HELD_OUT, seed)[0], keep_out(episodes, HELD_OUT, seed)
+    training, held_out = split(episodes, HELD_OUT, seed)[0], hold_out(episodes, HELD_OUT, seed)
     if held_out is None:
         raise UsageError(f"{env}: {len(episodes)} episodes are too few to hold any out")
     keep_freed_memory()
@@ -242,7 +242,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--env", choices=TASKS, metavar="NAME", default="hopper-medium", help="(default: %(default)s)")
     parser.add_argument("--source", metavar="NAME", default="auto", help="dataset source, as in train (default: auto)")
     parser.add_argument("--recipes", nargs="+", metavar="RECIPE", default=list(RECIPES), help="(default: %(default)s)")
-    parser.add_argument("--updates", type=positive, default=1500, help="of every recipe (default: %(default)s)")
+    parser.add_argument("--updates", type=COUNT.integer, default=1500, help="of every recipe (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=0, help="of weights and held-out episodes (default: 0)")
     parser.add_argument(
         "--error", type=POSITIVE.number, metavar="X", help="error to reach (default: the last recipe's last)"

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import AarenRLError
-from aaren_rl.base.fields import COUNT_FROM_0, Range
+from aaren_rl.base.fields import COUNT, COUNT_FROM_0, Range
 from aaren_rl.base.files import write_json
-from aaren_rl.cli import Parser, positive, progress_bar
+from aaren_rl.cli import Parser, progress_bar
 from aaren_rl.compare.measure import measured_on
 from aaren_rl.compare.report import INK, SOFT, paint
 from aaren_rl.envs import Episodes, get_task
@@ -310,12 +310,18 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     choice: dict[str, Any] = {"choices": COMPARABLE, "metavar": "AGENT", "default": list(AGENTS_SHOWN)}
     add("--agents", nargs="+", help="(default: %(default)s)", **choice)
-    add("--seeds", type=positive, metavar="N", default=5, help="training seeds on tmaze (default: %(default)s)")
+    add("--seeds", type=COUNT.integer, metavar="N", default=5, help="training seeds on tmaze (default: %(default)s)")
     few = "those on reacher-recall; 0: without it (default: %(default)s)"
     add("--reacher-seeds", type=COUNT_FROM_0.integer, metavar="N", default=3, help=few)
     lengths = "steps of corridors (default: %(default)s)"
     add("--lengths", type=Range(2, LONGEST).integer, nargs="+", metavar="N", default=list(LENGTHS), help=lengths)
-    add("--episodes", type=positive, metavar="N", default=20, help="episodes of Reacher-Recall (default: %(default)s)")
-    add("--updates", type=positive, metavar="N", help="gradient steps of every run (default: those of the task)")
+    add(
+        "--episodes",
+        type=COUNT.integer,
+        metavar="N",
+        default=20,
+        help="episodes of Reacher-Recall (default: %(default)s)",
+    )
+    add("--updates", type=COUNT.integer, metavar="N", help="gradient steps of every run (default: those of the task)")
     add("--out", type=Path, metavar="DIR", default=Path("runs/memory"), help="folder of runs (default: %(default)s)")
     parser.add_shared(register=False)

@@ -20,8 +20,9 @@ from matplotlib.figure import Figure
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, PolicyState
 from aaren_rl.base.errors import UsageError
-from aaren_rl.cli import Parser, positive
-from aaren_rl.compare.measure import state_bytes
+from aaren_rl.base.fields import COUNT
+from aaren_rl.cli import Parser
+from aaren_rl.compare.measure import bytes_kept_alive
 from aaren_rl.policies.table import AGENTS, label
 from aaren_rl.train.config import make_config
 
@@ -88,7 +89,7 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent].mixer, width, layers, heads, **own)
     torch.manual_seed(0)
     mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)
-    tree = config.tree() if config.mixer == "tree" and rollout != "window" else None
+    tree = None if rollout == "window" else config.tree()
     return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT, compiled=not plain, tree=tree)
 
 
@@ -111,7 +112,7 @@ def states(policy: Policy, stops: list[int]) -> list[PolicyState]:
     for stop in stops:
         newest = found[-1]
         # At step 100 every window is full: a state that grows later keeps growing.
-        if stop > CACHED and state_bytes(newest) > state_bytes(found[1]):
+        if stop > CACHED and bytes_kept_alive(newest) > bytes_kept_alive(found[1]):
             break
         if policy.rollout == "window":  # the state depends only on the last K steps: skip earlier ones
             newest = newest._replace(timestep=stop - CONTEXT)
@@ -131,7 +132,7 @@ def grow(policies: dict[str, Policy], steps: int) -> dict[str, Figures]:
     for stop, (name, growth) in itertools.product(stops, found.items()):
         taken = seconds(partial(go_on, name, stop), CPU)
         growth["seconds"].append(taken + (growth["seconds"][-1] if growth["seconds"] else 0.0))
-        growth["state_bytes"].append(state_bytes(now[name]))
+        growth["state_bytes"].append(bytes_kept_alive(now[name]))
     middle = (len(stops) - 1) // 2
     for growth, kind in itertools.product(found.values(), ("state_bytes", "seconds")):
         grown = growth[kind][-1] / growth[kind][middle]  # exponent e of growth, steps^e, from the middle to the end
@@ -166,7 +167,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             "microseconds": median(taken) / BLOCK * 1e6,
             "fastest_microseconds": min(taken) / BLOCK * 1e6,
             "ratio": ratio(taken, times[name, EARLY]),
-            "state_bytes": state_bytes(state),
+            "state_bytes": bytes_kept_alive(state),
         }
 
     modes = [
@@ -220,10 +221,10 @@ def add_arguments(parser: Parser) -> None:
         default=list(MODES),
         help="plain: without the compiled step (default: %(default)s)",
     )
-    parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
+    parser.add_argument("--steps", type=COUNT.integer, default=100_000, help="the last step (default: %(default)s)")
     for name, default, what in (("width", 128, "channels of a token"), ("layers", 3, "number of blocks")):
-        parser.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default: %(default)s)")
-    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+        parser.add_argument(f"--{name}", type=COUNT.integer, default=default, help=f"{what} (default: %(default)s)")
+    parser.add_argument("--heads", type=COUNT.integer, default=4, help="heads of a mixer (default: %(default)s)")
     parser.add_shared(register=False)
 
 

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from aaren_rl.agents import kernels, prefix_scan
 from aaren_rl.agents.scan.parallel import PARALLEL
 from aaren_rl.base.errors import UsageError
-from aaren_rl.cli import Parser, choose_device, positive
+from aaren_rl.base.fields import COUNT
+from aaren_rl.cli import Parser, choose_device
 from aaren_rl.train.trainer import keep_freed_memory
 
 from .harness import Figures, Work, in_turns, ratio, require, table
@@ -175,11 +176,11 @@ def add_arguments(parser: Parser) -> None:
     methods = (*METHODS, ATTENTION)
     said = f"of {', '.join(methods)} (default: the kernel of the device, blocked, attention)"
     default = "(default: %(default)s)"
-    parser.add_argument("--lengths", type=positive, nargs="+", default=LENGTHS, metavar="N", help=default)
+    parser.add_argument("--lengths", type=COUNT.integer, nargs="+", default=LENGTHS, metavar="N", help=default)
     parser.add_argument("--methods", nargs="+", choices=methods, metavar="NAME", help=said)
-    parser.add_argument("--batch", type=positive, default=8, help="sequences (default: %(default)s)")
-    parser.add_argument("--heads", type=positive, default=4, help="heads per sequence (default: %(default)s)")
-    parser.add_argument("--dim", type=positive, default=64, help="channels per head (default: %(default)s)")
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
+    parser.add_argument("--batch", type=COUNT.integer, default=8, help="sequences (default: %(default)s)")
+    parser.add_argument("--heads", type=COUNT.integer, default=4, help="heads per sequence (default: %(default)s)")
+    parser.add_argument("--dim", type=COUNT.integer, default=64, help="channels per head (default: %(default)s)")
+    parser.add_argument("--repeats", type=COUNT.integer, default=REPEATS, help="runs, in turns (default: %(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_shared(register=False)

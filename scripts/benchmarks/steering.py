@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from aaren_rl.base.errors import UsageError
-from aaren_rl.base.fields import AUTO, SEED
-from aaren_rl.cli import Parser, aligned, positive, progress_bar
+from aaren_rl.base.fields import AUTO, COUNT, SEED
+from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import Reference, normalized_score
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.evaluate.play import EpisodePlan, score_policy
@@ -164,7 +164,7 @@ def plot(figures: Figures) -> Figure:
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders of one environment")
-    parser.add_argument("--values", type=positive, default=8, help="target returns (default: %(default)s)")
-    parser.add_argument("--episodes", type=positive, default=50, help="episodes for each (default: %(default)s)")
+    parser.add_argument("--values", type=COUNT.integer, default=8, help="target returns (default: %(default)s)")
+    parser.add_argument("--episodes", type=COUNT.integer, default=50, help="episodes for each (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=1000, help="seed of the first episode (default: 1000)")
     parser.add_shared()

@@ -22,7 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from aaren_rl.agents import DecisionModel
 from aaren_rl.agents.model.decision import ACTED_ON
 from aaren_rl.base.errors import UsageError
-from aaren_rl.cli import Parser, choose_device, positive
+from aaren_rl.base.fields import COUNT
+from aaren_rl.cli import Parser, choose_device
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.data import Batch, StepData, part
@@ -292,9 +293,11 @@ def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
     sizes = "width x layers (default: %(default)s)"
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="WxL", help=sizes)
-    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
-    parser.add_argument("--batch", type=positive, default=64, help="windows per gradient step (default: %(default)s)")
-    parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
+    parser.add_argument("--heads", type=COUNT.integer, default=4, help="heads of a mixer (default: %(default)s)")
+    parser.add_argument(
+        "--batch", type=COUNT.integer, default=64, help="windows per gradient step (default: %(default)s)"
+    )
+    parser.add_argument("--context-length", type=COUNT.integer, default=20, help="K, steps (default: %(default)s)")
+    parser.add_argument("--repeats", type=COUNT.integer, default=REPEATS, help="runs, in turns (default: %(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_shared(register=False)

@@ -11,7 +11,7 @@ from policies import ACTION, HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_poli
 
 from aaren_rl.envs.data.episodes import Episodes
 from aaren_rl.evaluate import held_out
-from aaren_rl.evaluate.held_out import ActionError, HeldOut, action_error, keep_out
+from aaren_rl.evaluate.held_out import ActionError, HeldOut, action_error, hold_out
 
 LENGTHS = (7, 1, 12, 12, 5)
 
@@ -88,11 +88,11 @@ def test_errors_weigh_what_would_be_drawn() -> None:
     many = Episodes.from_arrays(
         np.zeros((200_000, 1)), np.zeros((200_000, 1)), rewards, ends=np.arange(1, 200_001) % 1000 == 0
     )
-    half, few = keep_out(many, 0.1, 0, "best", 0.5), keep_out(many, 0.1, 0, "best", 0.005)
+    half, few = hold_out(many, 0.1, 0, "best", 0.5), hold_out(many, 0.1, 0, "best", 0.005)
     assert half is not None and few is not None
     assert half.weights.tolist() == (half.episodes.returns >= 100_000).tolist()
     assert few.weights.sum() == 1 and few.weights[few.episodes.returns.argmax()] == 1
-    drawn = keep_out(many, 0.1, 0, "return", 0.2).weights
+    drawn = hold_out(many, 0.1, 0, "return", 0.2).weights
     assert drawn.argmax() == few.weights.argmax() and 0 < np.count_nonzero(drawn) < 12
     error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], weights=[0.0, 1.0, 0.5])
     assert error.mean == pytest.approx(5 / 20) and "2 episodes effective" in str(error)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT
+from policies import make_card, make_policy
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.base.errors import UsageError
 from aaren_rl.evaluate.evaluate import make_parser as evaluate_parser
-from aaren_rl.evaluate.scores import mismatch
 from aaren_rl.policies.table import AGENTS
 from aaren_rl.sweep import read_grid
 from aaren_rl.train.config import (
@@ -66,10 +66,11 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
     request = make_request(train_parser().parse_args(["--env", "hopper-medium", *given.split()]))
     assert request.config.evaluation.rollout_context == acts_with
     assert "rollout_context" not in request.given or "--rollout-context" in given
-    assert mismatch("window", 20, "window", 20) is None
-    note = mismatch("window", 50, "staggered", 20)
+    card = dataclasses.replace(make_card(make_policy().model), context="window", context_length=20)
+    assert card.mismatch("window", 20) is None
+    note = dataclasses.replace(card, context_length=50).mismatch("staggered", 20)
     assert note is not None and "windows of 50 steps, but acts with K = 20" in note
-    note = mismatch("tbptt", 20, "staggered", 20)
+    note = dataclasses.replace(card, context="tbptt").mismatch("staggered", 20)
     assert note is not None and "trained on tbptt contexts, which do not match the rollout staggered" in note
 
 

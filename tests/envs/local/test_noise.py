@@ -10,7 +10,7 @@ from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.local.noise import action_noise_variance, mode_returns, policy_rows, squashed_moments
 from aaren_rl.envs.local.policy import BehaviorPolicy
 from aaren_rl.envs.local.sets import RECIPES, Recipe, weights_path
-from aaren_rl.evaluate.held_out import keep_out
+from aaren_rl.evaluate.held_out import hold_out
 
 TASK = get_task("hopper-medium-expert")
 POLICIES = (40_000, None, 380_000)
@@ -64,7 +64,7 @@ def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
 
 def test_the_floor_of_the_held_out_error_is_that_of_the_held_out_steps(episodes):
     variance, rows = action_noise_variance(episodes), episodes.rows(held_out(len(episodes), 0.2, 0))
-    assert keep_out(episodes, 0.2, 0).floor == variance[rows].mean() != pytest.approx(variance.mean(), rel=1e-3)
+    assert hold_out(episodes, 0.2, 0).floor == variance[rows].mean() != pytest.approx(variance.mean(), rel=1e-3)
 
 
 def test_only_a_whole_local_set_is_told_apart(episodes):
