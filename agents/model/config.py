@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...base.ranges import BELOW_1, COUNT, COUNT_FROM_0, DILATION, Range, check_limits, setting
 
 if TYPE_CHECKING:
-    from ..mixers.rsa.encoding import RemConfig
-    from ..mixers.tree.mixer import TreeConfig
+    from ..mixers.rsa import RemConfig
+    from ..mixers.tree import TreeConfig
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ModelConfig:
 
     def rems(self) -> RemConfig:
         """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
-        from ..mixers.rsa.encoding import RemConfig, parse_counts  # with torch
+        from ..mixers.rsa import RemConfig, parse_counts  # with torch
 
         counts = parse_counts(self.rem_counts, self.heads)
         dilation = self.rem_dilation * self.tokens_per_step
@@ -97,6 +97,6 @@ class ModelConfig:
 
     def tree(self) -> TreeConfig:
         """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
-        from ..mixers.tree.mixer import TreeConfig  # with torch
+        from ..mixers.tree import TreeConfig  # with torch
 
         return TreeConfig(self.tree_budget, self.tree_sampler)
