@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..envs import Reference, normalized_score
-from ..envs.data.draws import effective
+from ..envs.data.episodes import effective
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import return_words
 

@@ -79,7 +79,7 @@ def find_agent(name: str) -> Agent:
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")
-# How episodes are drawn (`envs.data.draws`), in words.
+# How episodes are drawn (`envs.data.episodes`), in words.
 DRAWN = {"return": "drawn by return", "best": "the best drawn alike", "uniform": "all drawn alike"}
 CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 

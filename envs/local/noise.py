@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import DataError
-from ..data.episodes import Episodes
+from ..data.episodes import Episodes, row_blocks
 from ..data.files import readable
-from ..data.storage import row_blocks
 from ..simulation.rollout import rollout
 from ..tasks.table import D4RLTask, get_task
 from .policy import BehaviorPolicy

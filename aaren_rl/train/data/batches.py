@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ...agents.model.scaling import Scaling
 from ...base.errors import DataError
-from ...envs.data.episodes import Episodes
-from ...envs.data.storage import MappedArray, allocate, gather, release, row_blocks
+from ...envs.data.episodes import Episodes, MappedArray, allocate, gather, release, row_blocks
 
 LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares
 

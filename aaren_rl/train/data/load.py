@@ -8,8 +8,7 @@ import torch
 from ...base.errors import DataError
 from ...base.ranges import RETURN_SCALE
 from ...envs import Episodes, Reference, Task, load_task
-from ...envs.data.draws import draw_weights, effective
-from ...envs.data.episodes import Statistics, held_out
+from ...envs.data.episodes import Statistics, draw_weights, effective, held_out
 from ...evaluate.held_out import READING, HeldOut, if_moved, keep_out
 from ...policies.names import DRAWN, return_words
 from ..config import RunConfig
