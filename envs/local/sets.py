@@ -12,9 +12,8 @@ from tqdm import tqdm
 from ...base.errors import DataError, UsageError
 from ...base.files import alone, sha256
 from ...base.files import cache_dir as cache_dir
-from ..data.download import write_pin
 from ..data.episodes import Episode, Episodes, join
-from ..data.files import read_file, write_hdf5
+from ..data.files import read_file, write_hdf5, write_pin
 from ..tasks.table import TASKS, D4RLTask, LocalTask
 from . import cartpole, tmaze
 from .policy import BehaviorPolicy, episodes_of
