@@ -15,7 +15,7 @@ from ..base.ranges import CONTEXT, SEED, TEMPERATURE
 from ..cli import Parser, choose_device, import_registering, positive, run, target_return
 from ..envs import LocalTask, get_task
 from ..envs.data.minari import new_minari_folder, write_minari
-from ..envs.simulation.rollout import Recorder
+from ..envs.simulation import Recorder
 from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import env_kwargs
 from ..policies.card import PolicyCard, card_from_json, task_fields

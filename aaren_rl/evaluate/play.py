@@ -12,7 +12,7 @@ from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..cli import progress_bar
 from ..envs import Reference, make_env, normalized_score, rollout
-from ..envs.simulation.rollout import AT_ONCE
+from ..envs.simulation import AT_ONCE
 from ..envs.tasks.environment import close_env, inspect_spaces
 from ..envs.tasks.spaces import Layout, is_vector, parts_of
 from ..policies.card import Origin, PolicyCard

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ...base.errors import DataError
 from ..data.episodes import Episodes, row_blocks
 from ..data.files import readable
-from ..simulation.rollout import rollout
+from ..simulation import rollout
 from ..tasks.table import D4RLTask, get_task
 from .policy import BehaviorPolicy
 from .sets import RECIPES, recipe_of, weights_path

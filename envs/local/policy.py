@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from ...base.system import core_count
 from ..data.episodes import Episode
-from ..simulation.stepping import begin, take
+from ..simulation import begin, take
 from ..tasks.environment import close_env, make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
