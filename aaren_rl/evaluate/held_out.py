@@ -27,7 +27,7 @@ from ..cli import progress_bar
 from ..envs import load_task
 from ..envs.data.episodes import Episodes, draw_weights, held_out
 from ..envs.load import OF_THE_TABLE
-from ..envs.local.noise import action_noise_variance
+from ..envs.local.behavior import action_noise_variance
 from ..policies.card import PolicyCard
 from .scores import ActionError
 
