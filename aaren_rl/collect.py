@@ -28,7 +28,7 @@ from .envs import make_env
 from .envs.data.columns import narrowed
 from .envs.data.episodes import Episode, join
 from .envs.data.files import write_hdf5
-from .envs.simulation.rollout import AT_ONCE, Recorder, SequencePolicy, rollout
+from .envs.simulation import AT_ONCE, Recorder, SequencePolicy, rollout
 from .envs.tasks.environment import close_env, inspect_spaces, is_bounded
 from .envs.tasks.table import env_kwargs
 

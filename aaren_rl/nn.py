@@ -22,10 +22,8 @@ import torch
 
 from .agents.mixers.aaren import Aaren
 from .agents.mixers.attention import Attention, AttentionState
-from .agents.mixers.rsa.encoding import EncodingState, RemConfig
-from .agents.mixers.rsa.mixer import RSA, AarenRSA, EncodedState
-from .agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
-from .agents.mixers.tree.samplers import SAMPLERS
+from .agents.mixers.rsa import RSA, AarenRSA, EncodedState, EncodingState, RemConfig
+from .agents.mixers.tree import SAMPLERS, TreeAttention, TreeConfig, TreeState
 from .agents.model.trunk import Trunk
 from .agents.scan.cross_attention import CrossAttention, attend
 from .agents.scan.prefix import prefix_scan, scan_step

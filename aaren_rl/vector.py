@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .agents.policy.base import BasePolicy, PolicyState, array, integer, seeds_of, targets
 from .base.errors import ArgumentError
 from .base.fields import ENVS
-from .envs.simulation.rollout import padded, row_multiple
+from .envs.simulation import padded, row_multiple
 
 
 class VectorState(NamedTuple):

@@ -5,10 +5,8 @@ from .mixers import MIXERS
 from .mixers.aaren import Aaren
 from .mixers.attention import Attention
 from .mixers.base import Mixer
-from .mixers.rsa.encoding import RemConfig
-from .mixers.rsa.mixer import RSA, AarenRSA, Encoded
-from .mixers.tree.mixer import TreeAttention, TreeConfig
-from .mixers.tree.samplers import SAMPLERS
+from .mixers.rsa import RSA, AarenRSA, Encoded, RemConfig
+from .mixers.tree import SAMPLERS, TreeAttention, TreeConfig
 from .model.config import ModelConfig
 from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ..base.errors import AarenRLError, DataError, SimulationError, UnknownTaskError, UsageError
     from .data.episodes import Episode, Episodes, returns_to_go
     from .load import is_own, load_episodes, load_task, task_name
-    from .simulation.rollout import Rollouts, SequencePolicy, rollout
+    from .simulation import Rollouts, SequencePolicy, rollout
     from .tasks.environment import make_env
     from .tasks.table import (
         BUILT_IN,
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 # Those that import little first: a name is looked for in them in this order.
-_HOMES = "..base.errors .tasks.table .data.episodes .tasks.environment .simulation.rollout .load"
+_HOMES = "..base.errors .tasks.table .data.episodes .tasks.environment .simulation .load"
 
 
 def __getattr__(name: str) -> object:

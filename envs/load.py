@@ -16,13 +16,12 @@ import numpy.typing as npt
 from ..base.errors import DataError, SimulationError, UsageError
 from .data.columns import SIZES, Limits, sizes
 from .data.download import fetch, file_url
-from .data.episodes import Episodes
+from .data.episodes import Episodes, allocate
 from .data.files import SUFFIXES, read_file
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
 from .data.rules import hold
-from .data.storage import allocate
-from .local.sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
-from .simulation.stepping import begin, take
+from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
+from .simulation import begin, take
 from .tasks.environment import check_own_name, check_reference, close_env, make_env, own_task
 from .tasks.spaces import MOST, parts_of
 from .tasks.table import (

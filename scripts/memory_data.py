@@ -19,7 +19,7 @@ import popgym  # noqa: F401  registers its environments
 
 from aaren_rl.envs.data.episodes import Episode, Episodes, join
 from aaren_rl.envs.data.files import write_hdf5
-from aaren_rl.envs.simulation.stepping import begin, take
+from aaren_rl.envs.simulation import begin, take
 from aaren_rl.envs.tasks.environment import close_env, make_env
 
 STEPS, FEW, SEED = 100_000, 3_000, 0  # of a dataset; played for what needs no training

@@ -25,10 +25,9 @@ from ..envs import (
 )
 from ..envs.data import minari
 from ..envs.data.columns import Limits
-from ..envs.data.download import pin_path
-from ..envs.data.files import SUFFIXES, write_hdf5
+from ..envs.data.files import SUFFIXES, pin_path, write_hdf5
 from ..envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, default_name, load_one
-from ..envs.local.sets import local_levels
+from ..envs.local.behavior import local_levels
 from .describe import describe, format_description, size_text
 
 DESCRIPTION = """\

@@ -10,8 +10,7 @@ from ..base.errors import printable
 from ..base.files import sha256
 from ..cli import aligned
 from ..envs import Episodes, Reference, normalized_score
-from ..envs.data.episodes import moments
-from ..envs.data.storage import blocks
+from ..envs.data.episodes import blocks, moments
 from ..envs.tasks.table import is_d4rl_scale
 from ..policies.card import SOURCES
 

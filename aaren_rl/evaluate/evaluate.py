@@ -15,7 +15,7 @@ from ..base.files import check_outputs, write_json
 from ..cli import Parser, choose_device, import_registering, run, target_return
 from ..envs import LocalTask, get_task
 from ..envs.data.minari import new_minari_folder, write_minari
-from ..envs.simulation.rollout import Recorder
+from ..envs.simulation import Recorder
 from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import env_kwargs
 from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, target_words, task_fields

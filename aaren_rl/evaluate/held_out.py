@@ -25,10 +25,9 @@ from ..base.errors import DataError, UsageError, one_line
 from ..base.files import read_small
 from ..cli import progress_bar
 from ..envs import load_task
-from ..envs.data.draws import draw_weights
-from ..envs.data.episodes import Episodes, held_out
+from ..envs.data.episodes import Episodes, draw_weights, held_out
 from ..envs.load import OF_THE_TABLE
-from ..envs.local.noise import action_noise_variance
+from ..envs.local.behavior import action_noise_variance
 from ..policies.card import PolicyCard
 from .scores import ActionError
 

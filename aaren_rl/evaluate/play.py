@@ -13,7 +13,7 @@ from ..base.errors import CheckpointError, UsageError
 from ..base.fields import AUTO
 from ..cli import progress_bar
 from ..envs import Reference, make_env, normalized_score, rollout
-from ..envs.simulation.rollout import AT_ONCE
+from ..envs.simulation import AT_ONCE
 from ..envs.tasks.environment import close_env, inspect_spaces
 from ..envs.tasks.spaces import Layout, is_vector, parts_of
 from ..policies.card import Origin, PolicyCard, target_number

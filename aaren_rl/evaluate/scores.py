@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..base.files import write_text
 from ..cli import aligned
 from ..envs import Reference, normalized_score
-from ..envs.data.draws import effective
+from ..envs.data.episodes import effective
 from ..envs.tasks.table import is_d4rl_scale
 from ..policies.card import SOURCES, Origin, draws_words, return_words, target_words, weights_words
 

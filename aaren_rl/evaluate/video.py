@@ -19,7 +19,7 @@ from ..base.errors import ResourcesError, UsageError, one_line
 from ..base.files import write_whole
 from ..cli import progress_bar
 from ..envs import SimulationError, make_env
-from ..envs.simulation.stepping import begin, take
+from ..envs.simulation import begin, take
 from ..envs.tasks.environment import close_env, load_mujoco
 from ..policies.card import target_words
 from .scores import Score

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..agents.mixers.rsa.encoding import Recurrence
+from ..agents.mixers.rsa import Recurrence
 from ..agents.scan.rows import State, each, tensors
 from ..base.errors import NumericsError, ResourcesError, one_line
 

@@ -15,7 +15,7 @@ from ..envs.tasks.table import Task, is_plain_argument
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")
-# How episodes are drawn (`envs.data.draws`), in words.
+# How episodes are drawn (`envs.data.episodes`), in words.
 DRAWN = {"return": "drawn by return", "best": "the best drawn alike", "uniform": "all drawn alike"}
 
 SOURCES = {

@@ -23,9 +23,18 @@ from ..agents.scan.rows import each, tensors
 from ..base.errors import DataError
 from ..base.fields import AUTO, RETURN_SCALE
 from ..envs import Reference, Task, load_task
-from ..envs.data.draws import draw_weights, effective
-from ..envs.data.episodes import Episodes, Statistics, held_out
-from ..envs.data.storage import MappedArray, allocate, gather, release, row_blocks
+from ..envs.data.episodes import (
+    Episodes,
+    MappedArray,
+    Statistics,
+    allocate,
+    draw_weights,
+    effective,
+    gather,
+    held_out,
+    release,
+    row_blocks,
+)
 from ..evaluate.held_out import READING, HeldOut, hold_out, if_moved
 from ..policies.card import DRAWN, return_words
 from .config import DataConfig, RunConfig

@@ -10,7 +10,7 @@ import torch
 
 from ..agents import DecisionModel, Policy
 from ..envs import D4RLTask, Episodes, get_task
-from ..envs.local.noise import mode_returns
+from ..envs.local.behavior import mode_returns
 from ..evaluate.held_out import action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, Unplayed

@@ -1,4 +1,4 @@
-"""Token mixers, one file or folder each, with one contract. B is the batch, N tokens, C channels:
+"""Token mixers, one file each, with one contract. B is the batch, N tokens, C channels:
 
     mixer    = MIXERS[name].build(MixerConfig(width, heads, dropout, forget_gate, rems))
     y, state = mixer(x, state=None, starts=, keep=, lengths=)    x (B, N, C) -> y (B, N, C): all tokens in parallel
@@ -24,7 +24,7 @@ from .attention import Attention
 from .base import Mixer
 from .gru import GRU
 from .mingru import MinGRU
-from .rsa.mixer import RSA, AarenRSA
+from .rsa import RSA, AarenRSA
 
 MIXERS: dict[str, type[Mixer]] = {
     "aaren": Aaren,

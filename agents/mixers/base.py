@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..scan.rows import RowModule, State
 
 if TYPE_CHECKING:
-    from .rsa.encoding import GatedEncoding, RemConfig
+    from .rsa import GatedEncoding, RemConfig
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...base.fields import BELOW_1, COUNT, COUNT_FROM_0, DILATION, Range, check_limits, setting
 
 if TYPE_CHECKING:
-    from ..mixers.rsa.encoding import RemConfig
-    from ..mixers.tree.mixer import TreeConfig
+    from ..mixers.rsa import RemConfig
+    from ..mixers.tree import TreeConfig
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ModelConfig:
     def rems(self) -> RemConfig | None:
         """Recurrence encoding of a layer; None for a mixer without one. Raises ValueError where it does not fit."""
         from ..mixers import MIXERS  # with torch
-        from ..mixers.rsa.encoding import RemConfig, parse_counts
+        from ..mixers.rsa import RemConfig, parse_counts
 
         if "rems" not in MIXERS[self.mixer].takes:
             return None
@@ -100,6 +100,6 @@ class ModelConfig:
 
     def tree(self) -> TreeConfig | None:
         """Tree attention at rollout, of the mixer "tree" alone; raises ValueError where it does not fit."""
-        from ..mixers.tree.mixer import TreeConfig  # with torch
+        from ..mixers.tree import TreeConfig  # with torch
 
         return TreeConfig(self.tree_budget, self.tree_sampler) if self.mixer == "tree" else None

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..mixers import MIXERS
 from ..mixers.base import Mixer, MixerConfig
-from ..mixers.rsa.encoding import RemConfig
-from ..mixers.tree.mixer import TreeConfig, plant_trees
+from ..mixers.rsa import RemConfig
+from ..mixers.tree import TreeConfig, plant_trees
 from ..scan.rows import RowModule, State
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

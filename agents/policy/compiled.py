@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..mixers.base import StepWeights
-from ..mixers.rsa.encoding import GatedEncoding, Recurrence
+from ..mixers.rsa import GatedEncoding, Recurrence
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step, to_array
 from ..model.trunk import Block

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...base.errors import ArgumentError
 from ...base.fields import CONTEXT
-from ..mixers.tree.mixer import TreeConfig, plant_trees
+from ..mixers.tree import TreeConfig, plant_trees
 from ..model.decision import DecisionModel, ReturnEstimate
 from ..model.scaling import ReturnRange, Scaling, Step
 from ..scan.rows import batch_size, each

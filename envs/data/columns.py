@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ...base.errors import DataError, UsageError, one_line
 from ..tasks.spaces import Layout, flat_size, flatten_batch, is_vector
 from ..tasks.table import Task
-from .episodes import is_far, moments
-from .storage import allocate, release
+from .episodes import allocate, is_far, moments, release
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 UNREADABLE = "cannot be read ({}); get the file again, or make it again"

@@ -1,7 +1,7 @@
-"""Downloads one file over HTTP, and checks files against SHA-256 pins.
+"""Downloads one file over HTTP.
 
-D4RL publishes no checksums and its server speaks plain HTTP, so a file is pinned on first use. When a download passes
-the checks, its SHA-256 is written to a file beside it, in the format of sha256sum. Later reads are checked against it.
+D4RL publishes no checksums and its server speaks plain HTTP, so a file is pinned on first use: when a download passes
+the checks, its SHA-256 is written beside it (`files.write_pin`), and every later read is checked against that.
 """
 
 import os
@@ -16,9 +16,9 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from ...base import files
 from ...base.errors import DataError, UsageError, one_line
-from ...base.files import sync
+from ...base.files import alone, sha256, sync
+from .files import pin_path, read_pin, verify_pin, write_pin
 
 _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\](:\d+)?|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
 _ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 4, 1.0, 30.0  # the pause doubles; the timeout is without a byte
@@ -53,10 +53,10 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
 
     Raises:
         DataError: the server cannot be reached, refuses or breaks off again and again; or the file is not the one
-            pinned or fails the check, and is deleted. Errors of writing are those of `files.alone`.
+            pinned or fails the check, and is deleted. Errors of writing are those of `alone`.
     """
     part = target.with_name(f".{target.name}.part")
-    with files.alone(target, "fetching", "choose another folder"):
+    with alone(target, "fetching", "choose another folder"):
         if target.is_file():  # another process has fetched it meanwhile
             return
         read_pin(pin_path(target))  # before the download, which a damaged pin would waste
@@ -69,7 +69,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
                 reason = str(error).replace(str(part), target.name)
                 raise DataError(f"{url}: the downloaded file was deleted: {reason}") from error
             sync(part)
-            write_pin(target, files.sha256(part))  # first: the file is never there without it
+            write_pin(target, sha256(part))  # first: the file is never there without it
             os.replace(part, target)
             sync(target.parent)
         finally:
@@ -99,46 +99,3 @@ def _receive(url: str, part: Path, by_hand: str, progress: bool) -> None:
             reason = one_line(getattr(error, "reason", error)) or type(error).__name__
             raise DataError(f"{url}: cannot be reached ({reason}); check the network, {by_hand}") from error
     raise DataError(f"{url}: broke off {_ATTEMPTS} times ({reason}); try again, or {by_hand}")
-
-
-def pin_path(path: Path) -> Path:
-    """Where the SHA-256 of a file is kept: `FILE.sha256`, beside it."""
-    return Path(f"{path}.sha256")  # also where a path has no name, as "." has none
-
-
-def write_pin(path: Path, digest: str) -> None:
-    """Pin the file `path` to a SHA-256 (hex); raises OSError where that cannot be written."""
-    files.write_whole(pin_path(path), f"{digest}  {path.name}\n".encode())
-
-
-def read_pin(pinned: Path) -> str | None:
-    """The SHA-256 (hex) in a pin file; None if there is no such file. Raises DataError if it cannot be read."""
-    try:
-        text = pinned.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DataError(f"{pinned}: cannot be read ({error.strerror}); change its mode or delete it") from error
-    if not (match := re.match(r"([0-9a-fA-F]{64})\s", text)):
-        raise DataError(f"{pinned}: does not begin with a SHA-256; write it with sha256sum, or delete it")
-    return match[1].lower()
-
-
-def verify_pin(path: Path, pinned: Path | None = None) -> bool:
-    """Compare a file with its pin, by default `FILE.sha256`; False where it has none.
-
-    DataError: the file is not the one that was pinned, or one of both cannot be read.
-    """
-    place = pinned or pin_path(path)
-    if (wanted := read_pin(place)) is None or not path.exists():
-        return False
-    try:
-        found = files.sha256(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or delete it") from error
-    if found != wanted:
-        raise DataError(
-            f"{path}: SHA-256 is {found[:16]}..., {place} has {wanted[:16]}...: the file was changed or damaged; "
-            f"delete it to fetch it again, or delete {place.name} if the change is meant"
-        )
-    return True

@@ -1,16 +1,27 @@
-"""Episodes of offline data: flat arrays with offsets, and the statistics that training needs."""
+"""Episodes of offline data: flat arrays with offsets, the statistics that training needs, and how often each is drawn.
+
+Large arrays are mapped from the disk (`allocate`), and walked through in blocks.
+"""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from ...base.errors import ResourcesError
 from ...base.fields import FAR
+from ...base.files import cache_dir
 from ..tasks.spaces import Layout, rearranged
-from .storage import MappedArray, allocate, blocks, gather, release, row_blocks
+
+Weights = npt.NDArray[np.float64]
 
 _STEPS = ("observations", "actions", "rewards")
 
@@ -20,7 +31,7 @@ _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
 # A column whose spread is below this share of its size, or below the last number, holds rounding noise, not a signal.
 _NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 _LEAST_STD = 1e-12
-_AT_ONCE = 8192  # rows of a temporary copy
+_COPIED_ROWS = 8192  # rows of a temporary copy
 
 
 class Statistics(NamedTuple):
@@ -321,7 +332,7 @@ def moments(
     for power in (1, 2):
         start = 0
         for block in blocks(values, rows):
-            for part in np.array_split(block, -(-len(block) // _AT_ONCE)):
+            for part in np.array_split(block, -(-len(block) // _COPIED_ROWS)):
                 sums[power - 1] += weights[start : start + len(part)] @ (part - mean) ** power
                 start += len(part)
         mean = sums[0] / weights.sum()
@@ -366,3 +377,147 @@ def split(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Episod
         return episodes, None
     others = np.setdiff1d(np.arange(len(episodes)), chosen)
     return episodes.take(others), episodes.take(chosen)
+
+
+# How often each episode is drawn
+
+LEAST_EPISODES = 30  # effective ones, and steps: fewer overfit
+LEAST_STEPS = 20_000
+ALIKE = 0.1  # of the highest return: episodes whose returns differ by less are drawn about equally often
+# Quantiles of usual returns. What lies above them by more than they are apart counts as so far above: one giant return
+# must not make all others alike.
+USUAL = 0.05, 0.95
+HALVINGS = 60  # of the interval in which the width of the ramp is searched
+
+
+def draw_weights(returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], draws: str, share: float) -> Weights:
+    """A weight in [0, 1] for each episode, (E,), in proportion to which it is drawn.
+
+    The drawn distribution is the dataset: training contexts, normalization, the choice of a context and the held-out
+    error all follow it. On logs of several controllers a policy with a memory finds out from the history which of them
+    plays, and then plays as that one does, whatever return is asked for (Ortega et al. 2021, "Shaking the
+    foundations"). Where the episodes drawn are good, that does no harm. Weighting by return: Yue et al. 2022, "Boosting
+    Offline RL via Data Rebalancing", and Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory
+    Weighting".
+
+    "return": the weight rises linearly from 0 at some return to 1 at the highest. That return is chosen so that the
+    effective number of episodes is `share` of all, at least 30 episodes and 20,000 steps, and is at least a tenth below
+    the highest: so few or equally good episodes are all drawn. "best": the `share` with the highest returns, equally
+    often. "uniform": all, equally often.
+    """
+    weights = np.ones(len(returns))
+    if draws == "best":
+        weights[:] = 0
+        weights[best_of(returns, share)] = 1
+    wanted = len(returns) * max(share, LEAST_EPISODES / len(returns), LEAST_STEPS / lengths.sum())
+    if draws != "return" or wanted >= len(returns):
+        return weights
+    low, high = np.quantile(returns, USUAL)
+    capped = np.minimum(returns, high + (high - low)) if low < high else returns
+    below = capped - (top := capped.max())
+    span = -float(below.min())
+    narrow, wide = max(ALIKE * abs(float(top)), 1e-9 * span), 1e3 * span
+
+    def rising(width: float) -> Weights:
+        ramp: Weights = np.maximum(below + width, 0) / width
+        return ramp
+
+    if span == 0 or effective(rising(narrow)) >= wanted:
+        return rising(narrow) if span else weights
+    for _ in range(HALVINGS):
+        middle = float(np.sqrt(narrow * wide))
+        narrow, wide = (middle, wide) if effective(rising(middle)) < wanted else (narrow, middle)
+    return rising(wide)
+
+
+def effective(weights: Weights) -> float:
+    """The effective number of episodes drawn with these weights (E,): (sum w)^2 / sum w^2 (Kish 1965)."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+# Arrays in memory or mapped from the disk
+
+# Rows per step of reductions: float64 copies of a million rows at once would double the memory.
+_BLOCK_ROWS = 65536
+
+_AT_ONCE = 2**30  # bytes
+
+
+def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
+    """Consecutive slices of `n_rows` rows, small enough for temporary copies."""
+    return (slice(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
+
+
+class MappedArray(np.memmap[Any, Any]):
+    """An array of `allocate`; views of it are, too, copies are not."""
+
+    _mmap: mmap.mmap | None  # NumPy's
+    file: int | None = None  # its descriptor
+    begin = 0  # address of the first byte of the file
+
+    def __array_finalize__(self, obj: Any) -> None:  # noqa: ANN401  as NumPy's
+        super().__array_finalize__(obj)
+        if self._mmap is not None:
+            self.file, self.begin = getattr(obj, "file", None), getattr(obj, "begin", 0)
+
+
+def has_room(size: int) -> bool:
+    """Whether the disk has so many bytes to spare for a memory map."""
+    folder = next(path for path in (cache_dir(), *cache_dir().parents) if path.is_dir())
+    return os.access(folder, os.W_OK) and size < shutil.disk_usage(folder).free / 2
+
+
+def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.NDArray[Any]:
+    """An array to fill; `mapped`: from a file without a name, which is gone with the last use of the array.
+
+    ResourcesError: the file cannot be made, or the disk is full.
+    """
+    if not mapped:
+        return np.empty(shape, dtype)
+    folder, size = cache_dir(), int(np.prod(shape)) * np.dtype(dtype).itemsize
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk would kill the process where it writes to the map
+                os.posix_fallocate(file.fileno(), 0, size)
+            array = MappedArray(file, dtype, "w+", shape=shape)
+            array.file, array.begin = os.dup(file.fileno()), array.ctypes.data
+        weakref.finalize(array._mmap, os.close, array.file)
+        return array
+    except OSError as error:
+        raise ResourcesError(
+            f"{folder}: no memory map of {size / 1e9:,.1f} GB can be written there ({error.strerror}); free space, or "
+            "name another folder in AAREN_RL_CACHE"
+        ) from error
+
+
+def release(array: npt.NDArray[Any]) -> None:
+    """Give back the memory of what was read of a mapped array; the system reads it again where it is used."""
+    mapped: mmap.mmap | None = getattr(array, "_mmap", None)  # of np.memmap; None: a copy of one
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """`array[rows]`, of rows (K,). Of a mapped array they are read: a map would take up to 2 MB of memory for each."""
+    file: int | None = getattr(array, "file", None)
+    if file is None or not rows.size or not hasattr(os, "preadv") or not array.flags.c_contiguous:
+        return array[rows]
+    found = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    size, offset = found.nbytes // len(rows), array.ctypes.data - getattr(array, "begin", 0)
+    ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+    start = 0
+    for end in ends:  # of rows that follow each other
+        if size * (end - start) > _AT_ONCE:  # more than the system reads in one call
+            found[start:end] = array[rows[start] : rows[start] + end - start]
+        elif os.preadv(file, [found[start:end].data], offset + size * int(rows[start])) != size * (end - start):
+            raise OSError(f"{cache_dir()}: a memory map could not be read")
+        start = end
+    return found
+
+
+def blocks(array: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None) -> Iterator[npt.NDArray[Any]]:
+    """An array by blocks of rows, or some `rows` of it by copies of as many; a mapped one takes no more memory."""
+    for part in row_blocks(len(array) if rows is None else len(rows)):
+        yield array[part] if rows is None else gather(array, rows[part])
+        release(array)

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import AarenRLError, DataError, ResourcesError, UsageError, one_line
-from ...base.files import write_whole
+from ...base.files import sha256, write_whole
 from ..tasks.spaces import Layout, checked_layout, flat_size, layout_of, transposed
 from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNREADABLE, UNUSED, Column, Limits, Table, Tree
-from .download import verify_pin
 from .episodes import Episodes
 from .rules import assemble
 
@@ -182,6 +181,52 @@ def _frame(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
         csv = path.suffix.lower() == ".csv"
         frame = pd.read_csv(path, float_precision="round_trip") if csv else pd.read_parquet(path)
     return _frame_columns(frame, f"{path}:", held.names, notes)
+
+
+# Pins: the SHA-256 of a file beside it, in the format of sha256sum
+
+
+def pin_path(path: Path) -> Path:
+    """Where the SHA-256 of a file is kept: `FILE.sha256`, beside it."""
+    return Path(f"{path}.sha256")  # also where a path has no name, as "." has none
+
+
+def write_pin(path: Path, digest: str) -> None:
+    """Pin the file `path` to a SHA-256 (hex); raises OSError where that cannot be written."""
+    write_whole(pin_path(path), f"{digest}  {path.name}\n".encode())
+
+
+def read_pin(pinned: Path) -> str | None:
+    """The SHA-256 (hex) in a pin file; None if there is no such file. Raises DataError if it cannot be read."""
+    try:
+        text = pinned.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{pinned}: cannot be read ({error.strerror}); change its mode or delete it") from error
+    if not (match := re.match(r"([0-9a-fA-F]{64})\s", text)):
+        raise DataError(f"{pinned}: does not begin with a SHA-256; write it with sha256sum, or delete it")
+    return match[1].lower()
+
+
+def verify_pin(path: Path, pinned: Path | None = None) -> bool:
+    """Compare a file with its pin, by default `FILE.sha256`; False where it has none.
+
+    DataError: the file is not the one that was pinned, or one of both cannot be read.
+    """
+    place = pinned or pin_path(path)
+    if (wanted := read_pin(place)) is None or not path.exists():
+        return False
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or delete it") from error
+    if found != wanted:
+        raise DataError(
+            f"{path}: SHA-256 is {found[:16]}..., {place} has {wanted[:16]}...: the file was changed or damaged; "
+            f"delete it to fetch it again, or delete {place.name} if the change is meant"
+        )
+    return True
 
 
 # HDF5

@@ -28,9 +28,8 @@ from ..tasks.environment import close_env, entry_point_name, make_env, own_task
 from ..tasks.spaces import Layout, checked_layout, flat_size, is_vector
 from ..tasks.table import D4RLTask, Reference, get_task, is_plain_argument
 from .columns import Limits, sizes
-from .download import write_pin
 from .episodes import Episodes
-from .files import read_file
+from .files import read_file, write_pin
 from .rules import hold
 
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"  # where the folder of datasets cannot be written

@@ -32,7 +32,7 @@ from .columns import (
     read_finite,
     read_observations,
 )
-from .storage import allocate, has_room
+from .episodes import allocate, has_room
 
 _ENDS = ("terminated", "truncated", "done", "last", "behind", "goes_on")
 _WHOLE = {"truncated", "done", "last", "behind"}  # one of these marks the ends that the environment did not make

@@ -1,1 +1,1 @@
-"""Datasets made on this machine, and the behavior policies that ship for them as safetensors weights."""
+"""What is made on this machine: D4RL-like datasets, and built-in tasks with their data, a file each."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..data.episodes import Episode, Episodes, join
-from ..simulation.stepping import begin, take
+from ..simulation import begin, take
 from ..tasks.environment import make_env
 from ..tasks.table import LocalTask
 

@@ -1,18 +1,82 @@
-"""Data of the T-mazes: random actions in the corridor, right or wrong by chance at the junction."""
+"""A passive T-maze: a cue in the first step says which way to turn at the end of a corridor of any length.
+
+As in Ni et al. 2023 (*When Do Transformers Shine in RL?*, arXiv:2307.03864), with one continuous action, or two
+discrete ones.
+"""
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
 from ..data.episodes import Episodes
 from ..tasks.table import CORRIDORS, LocalTask
 
-_EPISODES, _NOISE, _SEED = 1_500, 0.3, 0
+Floats = npt.NDArray[np.float32]
+
+_EPISODES, _NOISE, _SEED = 1_500, 0.3, 0  # of the data
+_CELL, _SHOWN = 16, 24  # pixels of a cell of the corridor, and how many of them a picture shows
+
+
+class TMaze(gym.Env[Floats, Floats]):
+    """Observation (3,): the cue, +1 or -1 in the first step and 0 afterwards; 1 in the last step, at the junction; 1.
+
+    Action (1,) in [-1, 1]. The reward is 1 in the last step, which terminates, if the action has the cue's sign, and 0
+    otherwise. `length` is the number of steps, 2 at least; None: drawn from CORRIDORS in every episode.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  as Gymnasium declares it
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, length: int | None = None, render_mode: str | None = None) -> None:
+        """Raises ValueError where the corridor has no room for a cue and a junction."""
+        if length is not None and length < 2:
+            raise ValueError(f"length must be at least 2, not {length}")
+        self._fixed, self.render_mode = length, render_mode
+        self._at, self._steps, self._cue = 0, 0, 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+        super().reset(seed=seed)
+        shortest, longest = CORRIDORS
+        self._cue = float(self.np_random.choice([-1.0, 1.0]))
+        self._steps = self._fixed or int(self.np_random.integers(shortest, longest + 1))
+        self._at = 0
+        return np.array([self._cue, 0, 1], np.float32), {}
+
+    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        self._at += 1
+        ended = self._at >= self._steps
+        right = ended and float(action[0]) * self._cue > 0
+        return np.array([0, self._at >= self._steps - 1, 1], np.float32), float(right), ended, False, {}
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """The corridor around the walker, 3 cells high, with the arms at its end; the cue's arm is green."""
+        picture = np.full((3, _SHOWN), 60, np.uint8)[..., None].repeat(3, 2)
+        first = max(0, min(self._at - _SHOWN // 2, self._steps - _SHOWN))
+        picture[1, : self._steps - first] = 200
+        if (end := self._steps - 1 - first) < _SHOWN:
+            picture[:, end] = 200
+            picture[1 - int(self._cue), end] = (60, 180, 75)
+        picture[1, min(self._at, self._steps - 1) - first] = (40, 80, 220)
+        return picture.repeat(_CELL, 0).repeat(_CELL, 1)
+
+
+class DiscreteTMaze(TMaze):
+    """The same with the actions 0, which turns to the cue -1, and 1."""
+
+    action_space = gym.spaces.Discrete(2)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:  # noqa: ANN401  an integer
+        return super().step(np.array([2 * int(action) - 1], np.float32))
 
 
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:
-    """1,500 episodes in corridors of 20 to 200 steps, in half of which chance turns the right way."""
+    """Random actions in the corridor, right or wrong by chance at the junction.
+
+    1,500 episodes in corridors of 20 to 200 steps, in half of which chance turns the right way.
+    """
     rng = np.random.Generator(np.random.PCG64(_SEED))
     lengths = rng.integers(CORRIDORS[0], CORRIDORS[1] + 1, _EPISODES)
     cue, turn = np.where(rng.random((2, _EPISODES)) < 0.5, -1.0, 1.0)

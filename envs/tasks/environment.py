@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import WrapperSpec
 
 from ...base.errors import SimulationError, UsageError, one_line
-from . import memory as memory  # registers the built-in environments
 from .spaces import Layout, flat_size, is_vector, layout_of
 from .table import Reference, Task, find_task, unversioned
 
@@ -25,6 +25,16 @@ RAISED = (Exception, SystemExit, GeneratorExit)
 
 
 _SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
+
+# The built-in environments, whose classes are in envs/local. Importing this module registers them.
+_LOCAL = f"{__package__.rpartition('.')[0]}.local"
+gym.register("aaren_rl/TMaze-v0", f"{_LOCAL}.tmaze:TMaze")
+gym.register("aaren_rl/TMazeDiscrete-v0", f"{_LOCAL}.tmaze:DiscreteTMaze")
+gym.register("aaren_rl/Reacher-Recall-v0", f"{_LOCAL}.reacher:ReacherRecall", max_episode_steps=1000)
+for _name, _count in (("Hopper", 5), ("Walker2d", 8)):
+    _shown = WrapperSpec("Positions", f"{_LOCAL}.positions:Positions", {"count": _count})
+    _full = gym.spec(f"{_name}-v4").entry_point
+    gym.register(f"aaren_rl/{_name}-P-v4", _full, max_episode_steps=1000, additional_wrappers=(_shown,))
 
 
 class Spaces(NamedTuple):

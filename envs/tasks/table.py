@@ -137,11 +137,13 @@ _CORRIDOR = re.compile(r"(tmaze|tmaze-discrete)-([1-9][0-9]{0,6})")
 class LocalTask(Task):
     """A built-in task.
 
-    Its data are those of the task `dataset`, its own or another's. `policy` says in a line what acts in them.
+    Its data are those of the task `dataset`, its own or another's, which `make_episodes` of the module `made_by` in
+    envs/local makes. `policy` says in a line what acts in them.
     `settings` are those of `train` that differ from the preset `default`, by name.
     """
 
     dataset: str
+    made_by: str
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -167,6 +169,7 @@ _TMAZE = LocalTask(
     action_high=(1.0,),
     reference=Reference("success in percent, chance is 50", 0.0, 1.0),
     dataset="tmaze",
+    made_by="tmaze",
     policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
     settings={"return_scale": 1.0, **WHOLE},
 )
@@ -191,6 +194,7 @@ _REACHER = LocalTask(
     # Means of 200 episodes; a slow test in tests/envs/local/test_reacher.py measures both.
     reference=Reference("random actions 0, the controller that sees the target 100", -245.0, -2.6),
     dataset="reacher-recall",
+    made_by="reacher",
     policy="a controller that sees the target, with noise on its torques",
     settings={"return_scale": 100.0, **WHOLE},
 )
@@ -202,6 +206,7 @@ _CARTPOLE = LocalTask(
     target_returns=(500.0,),
     reference=Reference("random actions score 0, the longest episode 100", 22.0, 500.0),
     dataset="cartpole-medium-replay",
+    made_by="cartpole",
     policy="replay-like: a linear controller with fewer and fewer random actions, not a replay buffer",
     settings={"return_scale": 100.0, **ALIKE},
     **_DISCRETE,
@@ -212,13 +217,19 @@ def _positions(env: str, observation_dim: int) -> LocalTask:
     full = TASKS[f"{env.lower()}-medium"]
     name = f"{full.family}-p-{full.level}"
     shared = {item.name: getattr(full, item.name) for item in fields(Task)}
-    own = {"name": name, "env_id": f"aaren_rl/{env}-P-v4", "observation_dim": observation_dim, "dataset": name}
+    own = {
+        "name": name,
+        "env_id": f"aaren_rl/{env}-P-v4",
+        "observation_dim": observation_dim,
+        "dataset": name,
+        "made_by": "positions",
+    }
     policy = f"that of the local set {full.name}, whose velocities are left out"
     return LocalTask(**(shared | own), policy=policy, settings=ALIKE)
 
 
-# To add a task: a LocalTask here, its environment in envs/tasks/memory with a line in its __init__.py, which registers
-# it, and in envs/local a function that makes its data, with a line in MAKERS of sets.py. All else finds it by its name.
+# To add a task: a LocalTask here, and a file in envs/local with its environment, which a line in environment.py
+# registers, and the function that makes its data. All else finds it by its name.
 _MEMORY = (_TMAZE, _TMAZE_DISCRETE, _REACHER, _positions("Hopper", 5), _positions("Walker2d", 8))
 BUILT_IN: dict[str, LocalTask] = {task.name: task for task in (*_MEMORY, _CARTPOLE)}
 

@@ -30,8 +30,8 @@ from aaren_rl.compare.report import INK, SOFT, paint
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.envs import rollout as play
 from aaren_rl.envs.local import reacher
-from aaren_rl.envs.simulation.rollout import Recorder
-from aaren_rl.envs.tasks.memory.reacher import SHOWN, TARGET, ReacherRecall
+from aaren_rl.envs.local.reacher import SHOWN, TARGET, ReacherRecall
+from aaren_rl.envs.simulation import Recorder
 from aaren_rl.envs.tasks.table import LONGEST
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.table import label, style

@@ -12,11 +12,10 @@ import pytest
 from aaren_rl.datasets.command import main
 from aaren_rl.datasets.describe import describe, format_description
 from aaren_rl.envs import Episodes, normalized_score
-from aaren_rl.envs.data.download import write_pin
-from aaren_rl.envs.data.files import read_file, write_hdf5
+from aaren_rl.envs.data.files import read_file, write_hdf5, write_pin
 from aaren_rl.envs.data.minari import minari_data_dir, read_minari, write_minari
-from aaren_rl.envs.local import sets as local_module
-from aaren_rl.envs.local.sets import Recipe
+from aaren_rl.envs.local import behavior as local_module
+from aaren_rl.envs.local.behavior import Recipe
 
 D4RL = "d4rl/hopper_medium-v2.hdf5"
 

@@ -11,7 +11,7 @@ from small_run import quick
 from windows import make_episodes
 
 from aaren_rl.envs import Episodes
-from aaren_rl.envs.data.draws import draw_weights, effective
+from aaren_rl.envs.data.episodes import draw_weights, effective
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data import StepData, make_sampler

@@ -12,10 +12,9 @@ from aaren_rl import train_policy
 from aaren_rl.base.fields import FAR
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.columns import Column, narrowed, read_observations
-from aaren_rl.envs.data.episodes import is_far, moments
+from aaren_rl.envs.data.episodes import allocate, gather, is_far, moments, release
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.data.minari import read_minari, write_minari
-from aaren_rl.envs.data.storage import allocate, gather, release
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.train.data import StepData
 
@@ -114,7 +113,7 @@ def test_rows_of_a_mapped_array_are_read_where_they_lie(monkeypatch) -> None:
     copied = mapped.copy()
     release(copied)
     assert np.array_equal(gather(copied, rows), NEAR[rows])
-    monkeypatch.setattr("aaren_rl.envs.data.storage._AT_ONCE", 8)  # as of rows beyond 2 GiB
+    monkeypatch.setattr("aaren_rl.envs.data.episodes._AT_ONCE", 8)  # as of rows beyond 2 GiB
     assert np.array_equal(gather(mapped, rows), NEAR[rows])
 
 

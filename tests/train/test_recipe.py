@@ -25,7 +25,7 @@ from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.files import read_file
-from aaren_rl.envs.local.noise import mode_returns
+from aaren_rl.envs.local.behavior import mode_returns
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.evaluate.scores import Score

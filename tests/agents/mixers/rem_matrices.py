@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aaren_rl.agents.mixers.rsa.encoding import Recurrence, Regular
+from aaren_rl.agents.mixers.rsa import Recurrence, Regular
 
 
 def recurrence_encoding_matrix(

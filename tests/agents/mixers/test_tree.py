@@ -11,8 +11,7 @@ from torch import Tensor
 
 from aaren_rl.agents.kernels import load_kernels
 from aaren_rl.agents.mixers.attention import Attention
-from aaren_rl.agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
-from aaren_rl.agents.mixers.tree.samplers import SAMPLERS
+from aaren_rl.agents.mixers.tree import SAMPLERS, TreeAttention, TreeConfig, TreeState
 
 tree_attention = load_kernels("tree_attention")
 WIDTH, HEADS = 8, 2

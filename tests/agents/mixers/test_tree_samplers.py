@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents.kernels import load_kernels
-from aaren_rl.agents.mixers.tree.samplers import SAMPLERS, Uniform
+from aaren_rl.agents.mixers.tree import SAMPLERS, Uniform
 
 tree_attention = load_kernels("tree_attention")
 HEADS, DIM, LENGTH = 2, 4, 23

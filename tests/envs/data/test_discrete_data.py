@@ -22,8 +22,7 @@ from aaren_rl.envs.data.columns import sizes
 from aaren_rl.envs.data.files import read_file, write_hdf5
 from aaren_rl.envs.data.minari import write_minari
 from aaren_rl.envs.local import cartpole, tmaze
-from aaren_rl.envs.simulation.rollout import Recorder
-from aaren_rl.envs.simulation.stepping import begin, take
+from aaren_rl.envs.simulation import Recorder, begin, take
 from aaren_rl.envs.tasks.environment import make_env, own_task
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.train.config import main as train

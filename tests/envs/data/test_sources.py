@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, UnknownTaskError, UsageError, load_episodes
-from aaren_rl.envs.local import sets as local_module
-from aaren_rl.envs.local.sets import Recipe
+from aaren_rl.envs.local import behavior as local_module
+from aaren_rl.envs.local.behavior import Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from aaren_rl.envs import DataError, get_task, load_episodes, make_env
-from aaren_rl.envs.local import policy as policy_module
-from aaren_rl.envs.local import sets as local_module
-from aaren_rl.envs.local.noise import policy_rows
-from aaren_rl.envs.local.policy import BehaviorPolicy, play
-from aaren_rl.envs.local.sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
+from aaren_rl.envs.local import behavior as local_module
+from aaren_rl.envs.local.behavior import (
+    RECIPES,
+    BehaviorPolicy,
+    Recipe,
+    cache_dir,
+    local_levels,
+    make_local,
+    play,
+    policy_rows,
+    weights_path,
+)
 
 BEHAVIOR = Path(local_module.__file__).parent
 MEDIUM = BEHAVIOR / "hopper_380000.safetensors"
@@ -84,9 +91,9 @@ def test_each_policy_has_its_share_and_its_own_first_episodes_for_any_number_of_
         small(monkeypatch, level, policies, steps)
     small(monkeypatch, "medium-expert", (40_000, None), 1000)
     found = []
-    monkeypatch.setattr(policy_module, "_AT_ONCE", 2)
+    monkeypatch.setattr(local_module, "_AT_ONCE", 2)
     for level, threads in (("medium", 1), ("random", 1), ("medium-expert", 3)):
-        monkeypatch.setattr(policy_module, "core_count", lambda threads=threads: threads)
+        monkeypatch.setattr(local_module, "core_count", lambda threads=threads: threads)
         found.append(load_episodes(f"hopper-{level}", "local", progress=False))
     medium, random, both = found
     for part in (medium, random):
@@ -142,8 +149,8 @@ def test_cache_dir(monkeypatch, tmp_path):
 
 SCRIPT = """
     from aaren_rl.envs import load_episodes
-    from aaren_rl.envs.local import policy
-    from aaren_rl.envs.local.sets import RECIPES, Recipe
+    from aaren_rl.envs.local import behavior as policy
+    from aaren_rl.envs.local.behavior import RECIPES, Recipe
 
     plain = policy.play
     def play(*given):
@@ -187,7 +194,7 @@ MAKE = """
 import hashlib, json, sys
 import numpy as np
 from aaren_rl.envs import get_task
-from aaren_rl.envs.local.sets import make_local
+from aaren_rl.envs.local.behavior import make_local
 file = make_local(get_task("hopper-medium"), 1000, progress=False)
 a, b = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((8, 256), (256, 256)))
 print(json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in

@@ -7,9 +7,16 @@ import pytest
 
 from aaren_rl.envs import DataError, get_task, load_episodes, make_env
 from aaren_rl.envs.data.episodes import held_out, split
-from aaren_rl.envs.local.noise import action_noise_variance, mode_returns, policy_rows, squashed_moments
-from aaren_rl.envs.local.policy import BehaviorPolicy
-from aaren_rl.envs.local.sets import RECIPES, Recipe, weights_path
+from aaren_rl.envs.local.behavior import (
+    RECIPES,
+    BehaviorPolicy,
+    Recipe,
+    action_noise_variance,
+    mode_returns,
+    policy_rows,
+    squashed_moments,
+    weights_path,
+)
 from aaren_rl.evaluate.held_out import hold_out
 
 TASK = get_task("hopper-medium-expert")

@@ -5,8 +5,7 @@ from gymnasium.utils.env_checker import check_env
 
 from aaren_rl.envs import BUILT_IN, make_env
 from aaren_rl.envs.local import reacher
-from aaren_rl.envs.local.reacher import play
-from aaren_rl.envs.tasks.memory.reacher import HORIZON, SHOWN, TARGET
+from aaren_rl.envs.local.reacher import HORIZON, SHOWN, TARGET, play
 
 TASK = BUILT_IN["reacher-recall"]
 

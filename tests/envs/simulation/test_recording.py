@@ -11,7 +11,7 @@ from small_policy import HOPPER, TARGET, make_policy
 
 from aaren_rl.envs import make_env, rollout
 from aaren_rl.envs.data.minari import read_minari
-from aaren_rl.envs.simulation.rollout import Recorder
+from aaren_rl.envs.simulation import Recorder
 from aaren_rl.evaluate.evaluate import main as evaluate
 
 ID = "me/hopper/aaren-v0"

@@ -13,9 +13,8 @@ import torch
 from small_policy import HOPPER, TARGET, make_policy
 
 from aaren_rl.agents import Policy
-from aaren_rl.envs import SimulationError, make_env
-from aaren_rl.envs.simulation import rollout as simulation
-from aaren_rl.envs.simulation.rollout import Recorder, Rollouts, rollout
+from aaren_rl.envs import SimulationError, make_env, simulation
+from aaren_rl.envs.simulation import Recorder, Rollouts, rollout
 
 Register = Callable[..., str]
 

@@ -23,8 +23,8 @@ from aaren_rl.envs import (
     make_env,
     normalized_score,
 )
-from aaren_rl.envs.local import sets as local_sets
-from aaren_rl.envs.local.noise import action_noise_variance
+from aaren_rl.envs.local import behavior as local_sets
+from aaren_rl.envs.local.behavior import action_noise_variance
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import train_policy
@@ -74,7 +74,7 @@ def test_data_of_the_t_maze_are_the_same_everywhere_and_as_described(cache, caps
 
 
 def test_gymnasium_makes_it_by_the_module_that_registers():
-    made = "gymnasium.make('aaren_rl.envs.tasks.memory:aaren_rl/TMaze-v0', length=5)"
+    made = "gymnasium.make('aaren_rl.envs.tasks.environment:aaren_rl/TMaze-v0', length=5)"
     code = f"import gymnasium; env = {made}; print(env.spec.id)"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "aaren_rl/TMaze-v0\n"

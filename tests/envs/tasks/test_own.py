@@ -254,7 +254,7 @@ env.reset(seed=0)
 print(env.step(env.action_space.sample())[1], os.environ["MUJOCO_GL"])
 """
 RECALL = SCRIPT.replace('"Hopper-v4"', '"aaren_rl/Reacher-Recall-v0"')
-IMPORTED = "import os, aaren_rl.envs.tasks.memory.reacher; print(os.environ['MUJOCO_GL'])"
+IMPORTED = "import os, aaren_rl.envs.local.reacher; print(os.environ['MUJOCO_GL'])"
 
 
 @pytest.mark.parametrize("script", [SCRIPT, RECALL, IMPORTED])

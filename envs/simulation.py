@@ -1,8 +1,11 @@
 """Rollouts of anything that has `initial_state` and `act`, in several environments at once.
 
+Resets and steps of the user's environments are checked; an error names the environment and the step.
+
 Shape suffixes: B environments, n of them, T steps, O observation, A action.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,18 +14,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from ...base.process import core_count
-from ..data.columns import narrowed
-from ..data.episodes import Episode, Episodes, join
-from ..tasks.environment import close_env, make_env
-from .stepping import begin, take
+from ..base.errors import SimulationError, one_line
+from ..base.process import core_count
+from .data.columns import narrowed
+from .data.episodes import Episode, Episodes, join
+from .tasks.environment import RAISED, close_env, make_env, told
 
 State = TypeVar("State")
 Indices = npt.NDArray[np.int64]
@@ -185,8 +188,8 @@ def _groups(
 ) -> "list[_Group[State]]":
     """The environments `turn` (n,) in groups, each simulated by a thread of its own where there are workers."""
     most = min(core_count(), len(turn) // ROWS) if workers is None else min(workers, len(turn))
-    told = list[str]()
-    groups = [_Group(policy, make, which, stack, told) for which in np.array_split(turn, max(1, most))]
+    notes = list[str]()
+    groups = [_Group(policy, make, which, stack, notes) for which in np.array_split(turn, max(1, most))]
     if len(groups) > 1:
         for group in groups:
             group.thread = stack.enter_context(ThreadPoolExecutor(1))
@@ -200,10 +203,10 @@ class _Group(Generic[State]):
     thread: ThreadPoolExecutor | None = None  # simulates, where it is not the caller
 
     def __init__(
-        self, policy: SequencePolicy[State], make: Callable[[], Any], which: Indices, stack: ExitStack, told: list[str]
+        self, policy: SequencePolicy[State], make: Callable[[], Any], which: Indices, stack: ExitStack, notes: list[str]
     ) -> None:
-        """`which` (n,) are the environments' numbers; `stack` closes them; `told` are the notes of all groups."""
-        self._policy, self.running, self.seconds, self._told = policy, which, 0.0, told
+        """`which` (n,) are the environments' numbers; `stack` closes them; `notes` are those of all groups."""
+        self._policy, self.running, self.seconds, self._notes = policy, which, 0.0, notes
         self._multiple, self._steps, self._envs = row_multiple(policy), 0, dict[int, gym.Env[Any, Any]]()
         for e in which.tolist():
             self._envs[e] = make()
@@ -246,9 +249,11 @@ class _Group(Generic[State]):
         if isinstance(space, Box) and space.shape == actions.shape[1:]:
             within = np.clip(actions, space.low, space.high).astype(actions.dtype)
             if not np.array_equal(within, actions, equal_nan=True):
-                if not self._told:
-                    self._told.append("note: actions were clipped to the bounds of the environment, which are narrower")
-                    print(self._told[0], file=sys.stderr)
+                if not self._notes:
+                    self._notes.append(
+                        "note: actions were clipped to the bounds of the environment, which are narrower"
+                    )
+                    print(self._notes[0], file=sys.stderr)
                 state: Any = self._state
                 if hasattr(state, "previous_action"):  # what was executed, as in data
                     self._state = state._replace(previous_action=within)
@@ -293,3 +298,93 @@ def padded(rows: Indices, multiple: int) -> Indices:
 
 def _round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
+
+
+# Resets and steps, checked
+
+Observation: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # (O,)
+
+_OLD = (
+    "; since Gym 0.26 reset returns (observation, info), and step (observation, reward, terminated, truncated, info): "
+    "if this one is older, wrap it in shimmy's GymV21CompatibilityV0"
+)
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Observation, dict[str, Any]]:  # noqa: ANN401
+    """Resets an environment and returns the first observation (O,), and `info`.
+
+    `where` names the environment and its step for messages ("reset with seed 1003, step 3"); `options` are passed to
+    `gymnasium.Env.reset`.
+
+    SimulationError: it raised, or the observation is not a finite vector of its observation space's shape.
+    """
+    try:
+        observation, info = env.reset(**options)
+    except RAISED as error:
+        raise _fault(env, where, f"raised {told(error)}", _OLD if "to unpack" in str(error) else "") from error
+    return _observation(env, where, observation), info
+
+
+def take(
+    env: gym.Env[Any, Any], action: npt.NDArray[Any] | int, where: str = ""
+) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    """Takes a step with an action, (A,) or an integer.
+
+    Returns the observation (O,), the reward, whether the episode terminated, whether it was truncated, and `info`. The
+    other arguments are those of `begin`.
+
+    SimulationError: as in `begin`, or the reward is not a finite number, or a flag is neither true nor false.
+    """
+    try:
+        observation, reward, terminated, truncated, info = env.step(action)
+    except RAISED as error:
+        raise _fault(env, where, f"raised {told(error)}", _OLD if "to unpack" in str(error) else "") from error
+    ended, cut, number = _number(terminated), _number(truncated), _number(reward)
+    if ended is None or cut is None:
+        name, value = ("terminated", terminated) if ended is None else ("truncated", truncated)
+        raise _fault(env, where, f"returned {type(value).__name__} as {name}, which is neither true nor false")
+    if number is None:
+        raise _fault(env, where, f"returned the reward {one_line(repr(reward), 60)}, which is not a number")
+    if not abs(number) <= _LARGEST_FLOAT32:
+        in_float32 = " in float32" if math.isfinite(number) else ""
+        raise _fault(env, where, f"returned a reward that is not finite{in_float32}: {number}")
+    return _observation(env, where, observation), number, bool(ended), bool(cut), info
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
+    """A number, a truth value or a 0-d array of one as a float; None for anything else."""
+    if type(value) in (bool, float):
+        return float(value)
+    try:
+        array = np.asarray(value)
+        return float(array) if array.ndim == 0 and array.dtype.kind in "biuf" else None
+    except Exception:  # an object that is not a number may raise any error here
+        return None
+
+
+def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observation:  # noqa: ANN401  whatever it returned
+    try:
+        with np.errstate(over="ignore"):  # reported below
+            array = np.asarray(observation)
+            if array.dtype.kind not in "biufO":  # numpy would parse text and drop an imaginary part
+                raise TypeError(str(array.dtype))
+            # Wider numbers are kept: a policy may subtract their mean first.
+            array = array.astype(np.float32 if np.can_cast(array.dtype, np.float32) else np.float64, copy=False)
+            finite = np.isfinite(array.astype(np.float32, copy=False))
+    except Exception as error:  # likewise
+        kind = type(observation).__name__
+        raise _fault(env, where, f"returned an observation that is a {kind}, not a vector of numbers") from error
+    if array.shape != (wanted := env.observation_space.shape):
+        shapes = f"{array.shape}, but its observation space has {wanted}"
+        raise _fault(env, where, f"returned an observation of shape {shapes}")
+    if not finite.all():
+        column = int(np.argmin(finite))
+        value = np.asarray(observation).ravel()[column]
+        raise _fault(env, where, f"returned an observation that is not finite: column {column} is {value}")
+    return array
+
+
+def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; fix the environment") -> SimulationError:
+    name = env.spec.id if env.spec else type(env.unwrapped).__name__
+    return SimulationError(f"the environment {name} {what}{where and f' ({where})'}{way_out}")

@@ -1,6 +1,11 @@
-"""Recurrence encoding matrices (REMs) of *Encoding Recurrence into Transformers* (Huang et al. 2023), as recurrences.
+"""Recurrence encoding: attention and recurrence encoding matrices (REMs), mixed by a gate.
 
-A REM multiplies a head's values by f_j of their distance j > 0 (equation (3)): the head's output at token t is
+*Encoding Recurrence into Transformers* (Huang et al. 2023), section 3:
+
+    RSA(X) = {[1 - sigmoid(mu)] softmax(Q K') + sigmoid(mu) P} V      (equation (4), for each head)
+
+P, a REM, multiplies the values V of its own head, those that the softmax weights multiply too, by f_j of their
+distance j > 0 (equation (3)): what it adds to the head's output at token t is
 
     h_t = sum_{j=1..K} f_j v_{t - j d}        f_j = lambda^j,  gamma^j cos(j theta)  or  gamma^j sin(j theta)
 
@@ -14,20 +19,25 @@ where u is v itself without a mask. Many tokens are computed in parallel: dense 
 Where the paper's two forms differ, (3) and P (x) I_d stand, for which the propositions are proved: appendix D.1 as
 printed puts -1 on the diagonal of a sine's REM, and 1 where a dilated REM has 0.
 
-Shape suffixes: B batch, R heads with a REM, N tokens, D channels a head, d dilation, K largest power, P = 1 or 2 rows
-of Z.
+Shape suffixes: B batch, C channels, R heads with a REM, N tokens, D channels a head, d dilation, K largest power, P = 1
+or 2 rows of Z.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ....base.fields import COUNT_FROM_0, DILATION, Range, check_limits, setting
-from ...scan.state import STATE_DTYPE
+from ...base.fields import COUNT_FROM_0, DILATION, Range, check_limits, setting
+from ..scan.state import STATE_DTYPE, ScanState
+from .aaren import Aaren
+from .attention import Attention, AttentionState
+from .base import HeadMixer, Mixer, StepWeights
 from .recurrence import fold, latest, scan, unfold, with_inputs
 
 
@@ -252,3 +262,70 @@ class GatedEncoding(nn.Module):
             for name, values in group.scalars().items():  # type: ignore[operator]
                 found |= {f"{name}{suffix}_{i}": value for i, value in enumerate(values.tolist())}
         return found
+
+
+class EncodedState(NamedTuple):
+    """The state of the mixer inside, and those of the REMs' groups."""
+
+    inner: ScanState | AttentionState
+    encoding: tuple[EncodingState, ...]
+
+
+class Encoded(Mixer):
+    """A mixer with recurrence encoding, by default "auto" counts and the paper's rest.
+
+    Raises ValueError if there are more REMs than heads.
+    """
+
+    MAX_POWER: ClassVar[int]
+
+    def __init__(self, inner: HeadMixer, rems: RemConfig | None = None) -> None:
+        super().__init__()
+        self.inner = inner
+        rems = rems or RemConfig(parse_counts("auto", inner.heads))
+        rems = rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER)
+        self.encoding = GatedEncoding(rems, inner.heads)
+        if rems.max_power:  # the state has the values of as many tokens
+            self.constant_state = self.compiled_step = False
+
+    def run(
+        self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
+    ) -> tuple[Tensor, EncodedState]:
+        inner, encoding = (None, None) if state is None else state
+        mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)
+        gated, encoded = self.encoding(mixed, values, encoding, starts=starts, keep=keep)
+        return self.inner.project(gated.transpose(1, 2)), EncodedState(after, encoded)
+
+    def run_one(self, x: Tensor, state: EncodedState) -> tuple[Tensor, EncodedState]:
+        mixed, value, after = self.inner.mix_step(x, state.inner)
+        gated, encoded = self.encoding(mixed.unsqueeze(2), value.unsqueeze(2), state.encoding)
+        return self.inner.project(gated.squeeze(2)), EncodedState(after, encoded)
+
+    def initial_state(self, batch_size: int) -> EncodedState:
+        inner = self.inner.initial_state(batch_size)
+        return EncodedState(inner, self.encoding.initial_state(batch_size, self.inner.head_dim))
+
+
+class RSA(Encoded):
+    """Causal self-attention with recurrence encoding; powers beyond 200 are masked, as in the paper (appendix D.1)."""
+
+    MAX_POWER = 200
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
+        super().__init__(Attention(width, heads, dropout), rems)
+
+
+class AarenRSA(Encoded):
+    """Aaren with recurrence encoding: content weights and exponential memory, in a small state of constant size.
+
+    By default no power is masked: that would take the last 200 values of every head, 600 of a dilated one, into it.
+    """
+
+    constant_state, compiled_step, MAX_POWER = True, True, 0
+    inner: Aaren
+
+    def __init__(self, width: int, heads: int, rems: RemConfig | None = None, *, forget_gate: bool = False) -> None:
+        super().__init__(Aaren(width, heads, forget_gate), rems)
+
+    def step_weights(self) -> StepWeights:
+        return self.inner.step_weights()._replace(encoding=self.encoding)

@@ -1,9 +1,16 @@
 """MuJoCo's robots without their velocities: the position-only tasks of Ni et al. 2022 (arXiv:2110.05038)."""
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import numpy.typing as npt
+
+from ..data.episodes import Episodes
+from ..data.files import read_file
+from ..tasks.table import TASKS, LocalTask
+from .behavior import make_local
 
 Array = npt.NDArray[Any]
 
@@ -21,3 +28,9 @@ class Positions(gym.ObservationWrapper[Array, Array, Array], gym.utils.RecordCon
 
     def observation(self, observation: Array) -> Array:
         return observation[: self._count]
+
+
+def make_episodes(task: LocalTask, progress: bool) -> Episodes:
+    """The local set of the same robot and level, "hopper-medium" of "hopper-p-medium", without velocities."""
+    episodes = read_file(make_local(TASKS[task.name.replace("-p-", "-")], progress=progress))
+    return replace(episodes, observations=np.ascontiguousarray(episodes.observations[:, : task.observation_dim]))

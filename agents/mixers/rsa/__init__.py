@@ -1,1 +1,0 @@
-"""Recurrence encoding beside Aaren and attention: Huang et al., 2023."""

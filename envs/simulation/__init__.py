@@ -1,1 +1,0 @@
-"""Simulation: rollouts of many environments in step, in processes, recorded and rendered."""
