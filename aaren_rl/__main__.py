@@ -7,7 +7,7 @@ from ._version import __version__
 from .base.process import did_you_mean, start
 
 COMMANDS = {  # name -> its module, what it does
-    "train": ("train.config", "train an agent offline and score it"),
+    "train": ("train", "train an agent offline and score it"),
     "evaluate": ("evaluate.evaluate", "score a trained policy"),
     "export": ("export.export", "write a trained policy as an ONNX file that runs without PyTorch"),
     "compare": ("compare.compare", "train and score agents over several seeds, and write a report"),

@@ -18,7 +18,7 @@ def arguments(data: Path, out: Path, *more: str) -> list[str]:
 
 def quick(out: Path, data: Path | str, options: str = "", agent: str = "decision-aaren") -> Path:
     """Trains for 6 updates, or as the options say, with an evaluation every 3; the run's folder."""
-    from aaren_rl.train.config import main
+    from aaren_rl.train import main
 
     small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 6 --warmup-updates 1 --steps-per-update 160"
     scored = "--threads 1 --eval-every 3 --eval-episodes 1 --final-episodes 1"

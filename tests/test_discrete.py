@@ -31,8 +31,8 @@ from aaren_rl.export import export as exporting
 from aaren_rl.export.export import main as export
 from aaren_rl.import_weights import main as import_weights
 from aaren_rl.policies.folder import make_policy as policy_of
+from aaren_rl.train import main as train
 from aaren_rl.train.config import RunConfig, make_config
-from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData
 from aaren_rl.train.trainer import Trainer, mean_error
 from aaren_rl.vector import VectorPolicy

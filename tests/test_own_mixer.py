@@ -73,7 +73,7 @@ def test_the_page_shows_this_module() -> None:
 
 
 def test_an_agent_that_nobody_registered_is_refused(hopper_file: Path, tmp_path: Path, capsys) -> None:
-    from aaren_rl.train.config import main as train
+    from aaren_rl.train import main as train
 
     assert train(f"--env hopper-medium --source {hopper_file} --out {tmp_path} --agent decision-fading".split()) == 2
     assert "agent: 'decision-fading' is not one of decision-aaren, " in capsys.readouterr().err

@@ -5,4 +5,4 @@ import sys
 from ..base.process import start
 
 if __name__ == "__main__":
-    sys.exit(start("aaren_rl.train.config"))
+    sys.exit(start("aaren_rl.train"))

@@ -7,7 +7,7 @@ The command line and config.yaml are built from the settings; `train_policy` and
 import argparse
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from importlib import resources
@@ -40,7 +40,7 @@ from ..base.fields import (
 )
 from ..base.files import read_small
 from ..base.process import did_you_mean
-from ..cli import Parser, import_registering, run, target_return
+from ..cli import Parser, import_registering, target_return
 from ..envs import find_task, is_own, task_name
 from ..envs.load import default_name, expand
 from ..envs.tasks.table import env_kwargs
@@ -485,20 +485,3 @@ def make_request(arguments: argparse.Namespace) -> Request:
     typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
     others = {item.name: given[item.name] for item in fields(Request) if item.name in given}
     return Request(typed, config_file=given.get("config"), **others)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code."""
-    return run(make_parser(), _train, argv)
-
-
-def _train(arguments: argparse.Namespace) -> int:
-    if arguments.help_all:
-        agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
-        print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
-        return 0
-    from .run import run_training  # takes seconds, which --help need not wait for
-    from .trainer import keep_freed_memory
-
-    keep_freed_memory()
-    return run_training(make_request(arguments))

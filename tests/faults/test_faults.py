@@ -35,8 +35,8 @@ from aaren_rl.base.process import run_command
 from aaren_rl.cli import StopRequest
 from aaren_rl.evaluate.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
+from aaren_rl.train import main as train
 from aaren_rl.train import trainer as training_module
-from aaren_rl.train.config import main as train
 from aaren_rl.train.folder import RunFolder, newest_whole, read_metrics
 from aaren_rl.train.trainer import Trainer
 

@@ -14,6 +14,7 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.evaluate.evaluate import make_parser as evaluate_parser
 from aaren_rl.policies.table import AGENTS
 from aaren_rl.sweep import read_grid
+from aaren_rl.train import main as train
 from aaren_rl.train.config import (
     SETTINGS,
     RunConfig,
@@ -25,7 +26,6 @@ from aaren_rl.train.config import (
     settings_of,
     to_yaml,
 )
-from aaren_rl.train.config import main as train
 from aaren_rl.train.config import make_parser as train_parser
 
 CONFIGS = ROOT / "configs"

@@ -19,8 +19,8 @@ from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import is_done, request_run
 from aaren_rl.train import evaluation
+from aaren_rl.train import main as train
 from aaren_rl.train import run as run_module
-from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config, settings_of
 from aaren_rl.train.folder import KEPT, add_checkpoint, checkpoint_files, newest_whole
 from aaren_rl.train.trainer import Trainer
