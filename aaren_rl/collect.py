@@ -211,6 +211,10 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     models = [None if p == RANDOM else load_model(Path(p), arguments.algorithm, device) for p in arguments.policy]
     for path, model in zip(arguments.policy, models, strict=True):
         _check_fits(path, model, env)
+    names = [
+        "uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}"
+        for path, model in zip(arguments.policy, models, strict=True)
+    ]
     set_random_seed(seed)
     episodes = list[Episode]()
     for i, model in enumerate(models):
@@ -224,7 +228,7 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     attributes: dict[str, str | int | float] = {
         "env_id": env_id,
         "origin": f"collected with aaren-rl {version('aaren-rl')}; not the D4RL file",
-        "policy": ", then ".join(_described(*pair) for pair in zip(arguments.policy, models, strict=True)),
+        "policy": ", then ".join(names),
         "sampled": "deterministic" if arguments.deterministic else "stochastic",
         "noise": arguments.noise,
         "max_episode_steps": kwargs["max_episode_steps"],
@@ -235,10 +239,6 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     with writing(file, "give another --out"):
         write_hdf5(file, made, attributes)
     return f"{file}: {len(made)} episodes, {made.n_steps:,} steps, mean return {made.returns.mean():.6g}"
-
-
-def _described(path: str, model: BaseAlgorithm | None) -> str:
-    return "uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}"
 
 
 def _check_fits(path: str, model: BaseAlgorithm | None, env: gym.Env[Any, Any]) -> None:

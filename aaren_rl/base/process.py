@@ -12,7 +12,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 
-from .errors import DISK_FULL, AarenRLError, NonFiniteActionError, PeerError, ResourcesError, one_line
+from .errors import DISK_FULL, AarenRLError, PeerError, ResourcesError, one_line
 
 SMALLER = (
     "use smaller batches: --steps-per-update, --context-length, --tbptt-length or --width in training, --episodes in "
@@ -81,8 +81,6 @@ def explain(error: BaseException) -> tuple[str, int]:
     """The line that a user sees for an error, and the exit code."""
     if isinstance(error, AarenRLError):
         return str(error), error.exit_code
-    if isinstance(error, FloatingPointError):  # of SAC
-        return str(error), NonFiniteActionError.exit_code
     said = one_line(error, 300)
     # torch raises a subclass of RuntimeError on a GPU, and a plain RuntimeError on the CPU.
     of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)

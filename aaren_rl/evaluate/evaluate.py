@@ -20,7 +20,7 @@ from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import env_kwargs
 from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, target_words, task_fields
 from ..runtime import load_policy
-from .held_out import HeldOut, action_error, held_out_episodes
+from .held_out import action_error, held_out_episodes
 from .play import EpisodePlan, play
 from .scores import Score, format_overview, format_table, write_episodes
 from .video import Video
@@ -152,7 +152,9 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
     """Play with a policy, print its scores, add them to those `found` and write the files."""
     policy, card, weights = open_policy(path, arguments)
     card = in_environment(card, arguments)
-    held_out, error = _held_out(path, card) if arguments.held_out else None, None
+    held_out, error = held_out_episodes(path, card) if arguments.held_out else None, None
+    if arguments.held_out and held_out is None:
+        raise UsageError(f"--held-out: {path} has no held-out episodes")
     if not card.env_id and held_out is None:
         raise UsageError(
             f"{path} was trained without an environment, so there is none to play; name one with --env-id ID, or "
@@ -170,12 +172,6 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
             _show(scores, card, arguments, found, video, recorder)
     if error is not None:
         print(f"held-out {error.measure}: {error}")
-
-
-def _held_out(path: Path, card: PolicyCard) -> HeldOut:
-    if (found := held_out_episodes(path, card)) is None:
-        raise UsageError(f"--held-out: {path} has no held-out episodes")
-    return found
 
 
 def _play(

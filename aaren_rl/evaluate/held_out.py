@@ -9,11 +9,8 @@ Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,22 +81,24 @@ def held_out_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         UsageError: there is no run, or its configuration cannot be read.
         DataError: the data cannot be read, or their mean return differs from that of the training data.
     """
-    with _configuration(run) as config:
-        share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
-    if not share:
-        return None
-    return hold_out(all_episodes(run, card), share, seed, card.draws, card.draw_share)
+    episodes = all_episodes(run, card)
+    return hold_out(episodes, card.held_out, card.seed, card.draws, card.draw_share) if card.held_out else None
 
 
 def all_episodes(run: Path, card: PolicyCard) -> Episodes:
     """The dataset of a run, as it was in training. Arguments and errors are those of `held_out_episodes`."""
-    with _configuration(run) as config:
-        data = config["data"]
+    file = next((file for folder in (run, run.resolve().parent) if (file := folder / "config.yaml").is_file()), None)
+    if file is None:
+        raise UsageError(f"{run} is not in a run folder")
+    try:
+        data = yaml.safe_load(read_small(file))["data"]
         source = card.same_source(data["source"])
         try:
             episodes = load_task(data["env"], source, **{name: data[name] for name in READING if name in data})[1]
         except DataError as error:
             raise DataError(f"{error}{if_moved(source)}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} is not the configuration of a run ({one_line(error)})") from error
     now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
         raise DataError(
@@ -113,18 +112,6 @@ def if_moved(source: object) -> str:
     """What ends the message of data that cannot be read where a run says; nothing if they are there."""
     gone = isinstance(source, str) and source not in OF_THE_TABLE and not Path(source).exists()
     return "; where they have moved, train --resume --source NEW tells the run" if gone else ""
-
-
-@contextmanager
-def _configuration(run: Path) -> Iterator[Any]:
-    """The configuration of a run as a tree. Raises UsageError if it is missing or its use in the body fails."""
-    file = next((file for folder in (run, run.resolve().parent) if (file := folder / "config.yaml").is_file()), None)
-    if file is None:
-        raise UsageError(f"{run} is not in a run folder")
-    try:
-        yield yaml.safe_load(read_small(file))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} is not the configuration of a run ({one_line(error)})") from error
 
 
 def action_error(

@@ -185,14 +185,10 @@ class RunConfig:
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The model configuration for an environment."""
         sizes: dict[str, Any] = {"observation_dim": observation_dim, "action_dim": action_dim, "max_timestep": horizon}
-        network = replace(self.network, mixer=self.mixer, discrete=discrete, **sizes)
-        if AGENTS[self.agent].conditioned:
-            return network
-        return replace(network, return_conditioned=False, max_return_estimate=False)
-
-    @property
-    def mixer(self) -> str:
-        return AGENTS[self.agent].mixer
+        agent = AGENTS[self.agent]
+        if not agent.conditioned:
+            sizes |= {"return_conditioned": False, "max_return_estimate": False}
+        return replace(self.network, mixer=agent.mixer, discrete=discrete, **sizes)
 
     @property
     def constant_state(self) -> bool:
@@ -270,12 +266,6 @@ def _shipped_presets() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
     shipped: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
     return shipped
-
-
-def run_folder(config: RunConfig, out: Path) -> Path:
-    """The folder of a run: <out>/<task>/<agent>/seed<k>."""
-    data = config.data
-    return out / task_name(data.env, data.source, data.env_id) / config.agent / f"seed{config.seed}"
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
@@ -401,8 +391,9 @@ class Request:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the run. Raises the errors of `config`."""
-        return run_folder(self.config, self.out)
+        """The folder of the run, <out>/<task>/<agent>/seed<k>. Raises the errors of `config`."""
+        config, data = self.config, self.config.data
+        return self.out / task_name(data.env, data.source, data.env_id) / config.agent / f"seed{config.seed}"
 
 
 # Settings that --help lists.

@@ -78,7 +78,7 @@ def make_card(trainer: Trainer, data: TrainingData) -> PolicyCard:
         updates=trainer.update,
         seed=config.seed,
         weights="ema",
-        versions={**versions(), "device": device, "precision": trainer.precision},
+        versions={**versions(), "device": device, "precision": str(trainer.dtype).removeprefix("torch.")},
         held_out=config.data.held_out,
         data_returns=dict(data.returns),
         data_sha256=data.sha256,

@@ -190,11 +190,6 @@ class Trainer:
             for name, value in block.mixer.encoding.scalars().items()
         }
 
-    @property
-    def precision(self) -> str:
-        """What gradient steps compute in: bfloat16 or float32."""
-        return str(self.dtype).removeprefix("torch.")
-
     def gather(self) -> None:
         """The carried states of all ranks, for the next `states` of the writer. Call it on all ranks."""
         if self.carried is not None:
