@@ -277,7 +277,7 @@ def test_a_built_in_task_is_converted_with_the_environment_of_its_data(folder):
     assert (spec["id"], spec["max_episode_steps"], spec["kwargs"]) == ("aaren_rl/TMaze-v0", 200, {})
 
 
-def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path) -> None:
+def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path):
     rng, steps = np.random.default_rng(0), 2000
     seen = rng.normal(size=(steps, 4))
     seen[:, 0] = 48.8566 + 1e-5 * seen[:, 0]  # degrees
