@@ -164,7 +164,7 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
             and (limits.layout is None or is_vector(limits.layout))
         ):
             raise DataError(f"{column.place} are integers; store them one-hot, as FlattenObservation gives them")
-        if is_image(column.shape[1:], column.data.dtype):
+        if column.data.dtype == np.uint8 and is_image(column.shape[1:]):
             raise DataError(
                 f"{column.place} has shape {column.shape} of uint8, which are images; policies take vectors of "
                 "numbers: store features of the images instead"
