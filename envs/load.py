@@ -109,9 +109,11 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
+    if not is_own(source, env_id, name):
+        return get_task(name).name
     of_table = f"{MINARI}{minari_id(name)}" if name in TASKS and env_id is None else None
-    versions = all(split_version(one)[0] == of_table for one in each(source))  # of what "minari" means for the name
-    return check_own_name(name) if is_own(source, env_id, name) and not versions else get_task(name).name
+    versions = of_table is not None and all(split_version(one)[0] == of_table for one in each(source))
+    return name if versions else check_own_name(name)  # versions of what "minari" means for the name
 
 
 # Loading

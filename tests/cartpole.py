@@ -1,7 +1,5 @@
 """Policies of discrete actions that nobody trained, and data for them: CartPole-v1, or actions from -1 to 1."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A small real data set, made once a session: uniform actions in Hopper-v4, in D4RL's layout."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import defaultdict
@@ -40,7 +38,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @pytest.fixture(scope="session")
-def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hopper_file(tmp_path_factory) -> Path:
     """About 50 short episodes, 1,200 steps."""
     env, rng = make_env("Hopper-v4"), np.random.default_rng(0)
     steps: dict[str, list[Any]] = defaultdict(list)
@@ -61,13 +59,13 @@ def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained_run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(hopper_file, tmp_path_factory) -> Path:
     """The folder of a Decision-Aaren run of a few updates on that set; not to be written to."""
     return quick(tmp_path_factory.mktemp("runs"), hopper_file, "--updates 5 --eval-every 5")
 
 
 @pytest.fixture(scope="session")
-def minari_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def minari_recorded(tmp_path_factory) -> Path:
     """A Minari folder with the dataset `minari_sets.ID`; copy it before changing it."""
     root = tmp_path_factory.mktemp("minari")
     minari_sets.record(root)

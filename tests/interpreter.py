@@ -4,8 +4,6 @@ It takes every element of an associative scan by itself, patches the language at
 another, and cuts a float32's lower half off to make a bfloat16.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies that nobody trained, and their folders, for the tests of export and runtime."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the scan's tests share: one tolerance table, one way to draw inputs, one comparison with the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A small policy for Hopper, untrained."""
 
-from __future__ import annotations
-
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy

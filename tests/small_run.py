@@ -1,7 +1,5 @@
 """The command line of a training run that takes seconds, and what it leaves."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

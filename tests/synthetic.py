@@ -1,7 +1,5 @@
 """Training runs that nobody trained, for the tests of statistics and reports."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from aaren_rl.compare.measure import ActionCost, Cell, CurvePoint

@@ -1,11 +1,8 @@
 """Discrete actions through the commands and adapters: training, scores, the held-out measure, ONNX, vectors, SB3."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -46,12 +43,12 @@ def episodes() -> Episodes:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory) -> Path:
     return save_discrete_run(tmp_path_factory.mktemp("runs") / "seed0")
 
 
 @pytest.fixture(scope="module")
-def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(run, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("exported") / "policy.onnx"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exporting, "STEPS", 50)
@@ -59,7 +56,7 @@ def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
+def test_the_loss_is_the_cross_entropy_over_real_steps():
     rng = np.random.default_rng(0)
     logits, actions = 3 * rng.normal(size=(2, 5, 3)), rng.integers(0, 3, (2, 5))
     mask = np.array([[True] * 5, [True, True, False, False, False]])
@@ -70,7 +67,7 @@ def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
     assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_training_learns_what_the_behavior_does(episodes: Episodes) -> None:
+def test_training_learns_what_the_behavior_does(episodes):
     """Its noise leaves an entropy of 0.5 nats; batches hold one-hot vectors of the data's integers."""
     shifted = dataclasses.replace(episodes, actions=episodes.actions - 3)
     settings = {"env": "hopper-medium", "context": "mixed", "updates": 60, "width": 16, "layers": 1, "heads": 2}
@@ -90,7 +87,7 @@ def test_training_learns_what_the_behavior_does(episodes: Episodes) -> None:
 
 
 @pytest.mark.parametrize("rollout", ["recurrent", "window"])
-def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, episodes: Episodes) -> None:
+def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout, episodes):
     policy, some = make_discrete(rollout=rollout), episodes.take([3, 0, 7])
     policy = dataclasses.replace(policy, context_length=500)
     found = action_error(policy, HeldOut(some))
@@ -112,7 +109,7 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
 
 
 @pytest.mark.slow
-def test_scores_of_a_run_and_of_its_file(run: Path, file: Path, tmp_path: Path, capsys) -> None:
+def test_scores_of_a_run_and_of_its_file(run, file, tmp_path, capsys):
     scores = []
     for path, more in ((run, []), (run, ["--temperature", "2"]), (file, ["--temperature", "2"])):
         assert evaluate([str(path), "--episodes", "3", "--json", str(tmp_path / "scores.json"), *more]) == 0
@@ -123,7 +120,7 @@ def test_scores_of_a_run_and_of_its_file(run: Path, file: Path, tmp_path: Path, 
     assert "temperature 2" in capsys.readouterr().out
 
 
-def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> None:
+def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run):
     policy = load_policy(run, temperature=1.5)
     together = rollout(policy, CARTPOLE, episodes=40, target_return=TARGET, seed=5, workers=0).returns
     alone = rollout(policy, CARTPOLE, episodes=3, target_return=TARGET, seed=12, workers=0).returns
@@ -135,7 +132,7 @@ def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> 
 @pytest.mark.parametrize(
     ("mixer", "rollout_mode", "temperature"), [("aaren", "recurrent", None), ("attention", "window", 1.5)]
 )
-def test_vectorized_environments(mixer: str, rollout_mode: str, temperature: float | None) -> None:
+def test_vectorized_environments(mixer, rollout_mode, temperature):
     """Episodes are those of a rollout."""
     policy = dataclasses.replace(make_discrete(mixer, rollout_mode), temperature=temperature)
     envs = gym.vector.SyncVectorEnv([lambda: gym.make(CARTPOLE)] * 3, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
@@ -157,7 +154,7 @@ def test_vectorized_environments(mixer: str, rollout_mode: str, temperature: flo
     assert [first[e] for e in range(3)] == ours.tolist()
 
 
-def test_every_episode_of_an_environment_draws_from_a_seed_of_its_own() -> None:
+def test_every_episode_of_an_environment_draws_from_a_seed_of_its_own():
     agent = VectorPolicy(dataclasses.replace(make_discrete(), temperature=1.0), n_envs=3, target_return=1.0)
     state, seen = None, []
     for started in ([True] * 3, [False, True, False], [True] * 3, [False, True, True]):
@@ -178,12 +175,12 @@ def refused(capsys, main, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("temperature", ["0", "nan", "warm"])
-def test_a_temperature_that_cannot_be_asked_for(temperature: str, run: Path, capsys) -> None:
+def test_a_temperature_that_cannot_be_asked_for(temperature, run, capsys):
     code, line = refused(capsys, evaluate, str(run), f"--temperature={temperature}")
     assert code == 2 and "--temperature" in line
 
 
-def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
+def test_a_temperature_for_continuous_actions(tmp_path, capsys):
     code, line = refused(capsys, evaluate, str(save_run(tmp_path / "seed0")), "--temperature", "1")
     assert code == 2 and "--temperature: needs discrete actions" in line
 
@@ -200,14 +197,14 @@ BAD_CARDS = {
 
 
 @pytest.mark.parametrize("changes", BAD_CARDS.values(), ids=BAD_CARDS)
-def test_a_card_that_does_not_fit(changes: dict[str, Any], tmp_path: Path, capsys) -> None:
+def test_a_card_that_does_not_fit(changes, tmp_path, capsys):
     save_discrete_run(tmp_path / "seed0", **changes)
     code, line = refused(capsys, evaluate, str(tmp_path / "seed0"))
     assert code == 4 and line.isprintable()
 
 
 @pytest.mark.parametrize(("task", "start"), [("tmaze", 0), ("tmaze-discrete-10", 1)])
-def test_a_built_in_task_of_other_actions_is_not_played(task: str, start: int, tmp_path: Path, capsys) -> None:
+def test_a_built_in_task_of_other_actions_is_not_played(task, start, tmp_path, capsys):
     """Of a number, and of as many actions from another start; of the same ones it is."""
     of_maze = {"observation": 3, "env_id": "aaren_rl/TMazeDiscrete-v0", "horizon": 20}
     code, line = refused(
@@ -218,13 +215,13 @@ def test_a_built_in_task_of_other_actions_is_not_played(task: str, start: int, t
     assert evaluate([str(run), "--env", "tmaze-discrete-10", "--episodes", "1"]) == 0
 
 
-def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path: Path, capsys) -> None:
+def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path, capsys):
     run = save_run(tmp_path / "seed0", env_id=CARTPOLE)
     code, line = refused(capsys, evaluate, str(run))
     assert code == 4 and "choose another environment" in line
 
 
-def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -> None:
+def test_a_run_from_data_to_scores(episodes, tmp_path, capsys):
     """Every line and file names the measure; a resumed run goes on; another start is another action."""
     data = tmp_path / "cartpole.hdf5"
     write_hdf5(data, play_cartpole(60), {})
@@ -248,7 +245,7 @@ def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -
     assert evaluate([str(folder), "--episodes", "1", "--held-out", "--temperature", "1"]) == 0
 
 
-def test_weights_of_others_are_for_continuous_actions(tmp_path: Path, capsys) -> None:
+def test_weights_of_others_are_for_continuous_actions(tmp_path, capsys):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.DecisionTransformerConfig(state_dim=4, act_dim=2, hidden_size=8, n_layer=1, n_head=1)
     transformers.DecisionTransformerModel(theirs).save_pretrained(tmp_path / "theirs")

@@ -1,7 +1,5 @@
 """Commands and code in README.md and docs/: all of them parse, and with -m slow they run, at a small scale."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil
@@ -77,7 +75,7 @@ def parsed(words: list[str]) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("line", COMMANDS, ids=[f"{page}:{line[:70]}" for line, page in COMMANDS.items()])
-def test_a_command_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_parses(line, monkeypatch):
     """Up to the point where the command's work would begin."""
     name, arguments = parsed(shlex.split(line.split(" && ")[-1], comments=True))
     module = importlib.import_module("benchmarks.command" if name == "scripts/bench" else module_of(name))
@@ -88,13 +86,13 @@ def test_a_command_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_code_compiles(page: Path) -> None:
+def test_code_compiles(page):
     for step in steps(page):
         if step.kind == "python" or (step.title or "").endswith(".py"):
             compile(step.text, str(page), "exec")
 
 
-def test_the_reference_is_complete() -> None:
+def test_the_reference_is_complete():
     """Every command and every command of theirs, and every public name, under a heading of its own."""
     pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))]
     filled = "\n".join(map(docs_reference.fill, pages))
@@ -128,7 +126,7 @@ RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in PAGES
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_runs_from_top_to_bottom(page: Path, hopper_file: Path, trained_run: Path, tmp_path: Path) -> None:
+def test_a_page_runs_from_top_to_bottom(page, hopper_file, trained_run, tmp_path):
     """All but what is marked as needing a GPU or the network, in a folder of its own."""
     cache = tmp_path / "home" / ".d4rl" / "datasets" / "gym_mujoco_v2"
     cache.mkdir(parents=True)

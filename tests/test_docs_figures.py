@@ -1,11 +1,8 @@
 """Charts and drawings of the documentation: transparent, with other colors on a dark page, each from what is landed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from checkout import ROOT
@@ -18,7 +15,7 @@ DRAWN = docs_charts.names(ROOT / "docs")
 
 
 @pytest.mark.parametrize("file", DRAWN, ids=lambda file: file.relative_to(ROOT).as_posix())
-def test_a_drawing_is_for_light_and_dark_pages(file: Path) -> None:
+def test_a_drawing_is_for_light_and_dark_pages(file):
     svg = file.read_text(encoding="utf-8")
     assert docs_dark.adapt(svg) == svg, "scripts/docs_figures adapts it"
     assert svg.count("prefers-color-scheme: dark") == 1
@@ -26,7 +23,7 @@ def test_a_drawing_is_for_light_and_dark_pages(file: Path) -> None:
     assert width <= 72 * docs_charts.WIDTH + 18, "letters are too small on a phone"
 
 
-def test_a_chart_shows_what_was_printed() -> None:
+def test_a_chart_shows_what_was_printed():
     """The values of the lines, agent by agent, in the agents' own colors."""
     mazes = docs_charts.memory().axes[0]
     shown = {line.get_label(): line for line in mazes.lines}
@@ -46,7 +43,7 @@ def test_a_chart_shows_what_was_printed() -> None:
 
 
 @pytest.mark.slow
-def test_the_drawings_are_what_the_script_draws(tmp_path: Path) -> None:
+def test_the_drawings_are_what_the_script_draws(tmp_path):
     for folder in ("figures", "benchmarks", "results"):
         (tmp_path / folder).mkdir()
     subprocess.run([sys.executable, ROOT / "scripts" / "docs_figures", tmp_path], check=True)

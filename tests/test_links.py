@@ -1,7 +1,5 @@
 """Links between pages, as a repository page shows them: mkdocs checks those of the site."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -26,7 +24,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
+def test_links_lead_somewhere_in_the_repository(page):
     wrong = []
     for link in (one or other for one, other in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))):
         if link.startswith(("https://", "http://", "mailto:")):
@@ -39,6 +37,6 @@ def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_is_plain_markdown(page: Path) -> None:
+def test_a_page_is_plain_markdown(page):
     """What only the site's generator knows would stand there as text."""
     assert SITE_ALONE.findall(CODE.sub("", page.read_text(encoding="utf-8"))) == []

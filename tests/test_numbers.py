@@ -1,7 +1,5 @@
 """Numbers of README and of the pages of results: each is that of a measurement's file, to the last digit."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -26,7 +24,7 @@ ELSE = re.compile(
 NUMBER = re.compile(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 
-def test_every_table_is_made_of_the_measurements() -> None:
+def test_every_table_is_made_of_the_measurements():
     """scripts/docs_figures writes them; those of docs/benchmark.md have tests/compare/test_table1_page.py."""
     written = docs_tables.written()
     pages = {
@@ -52,13 +50,13 @@ def in_prose(page: Path) -> set[float]:
 
 
 @pytest.mark.parametrize("name", MEASURED["prose"])
-def test_every_number_of_the_text_is_known(name: str) -> None:
+def test_every_number_of_the_text_is_known(name):
     """Both ways: a page has the numbers that docs/results/measured.json names for it, and no other."""
     assert in_prose(ROOT / name) == set(numbers(MEASURED["prose"][name]))
 
 
 @pytest.mark.parametrize("place", ["prose", "table"])
-def test_a_changed_digit_is_found(place: str, tmp_path: Path) -> None:
+def test_a_changed_digit_is_found(place, tmp_path):
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     if place == "prose":
         changed = tmp_path / "README.md"
@@ -69,7 +67,7 @@ def test_a_changed_digit_is_found(place: str, tmp_path: Path) -> None:
         assert docs_tables.fill(page.replace("100,000", "1,000,000", 1), parts) == docs_tables.fill(page, parts) == page
 
 
-def test_the_pages_repeat_what_they_quote() -> None:
+def test_the_pages_repeat_what_they_quote():
     """Numbers that stand in README, the FAQ and the notebook are those of the pages that they link."""
     slow, fast = MEASURED["prose"]["README.md"]["seconds of GRU and of Aaren, T-maze"]
     assert re.search(rf"\| Decision-GRU \|.*\| {slow} \|$", docs_tables.tmaze(), re.MULTILINE)

@@ -1,7 +1,5 @@
 """A mixer from outside the package, through every command; and what a subclass of one of the package's declares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,7 @@ SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 1
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch) -> None:
     """What the module adds when it is imported, for this test alone; child processes find it, too."""
     import own_mixer
 
@@ -35,14 +33,14 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(table, name, added)
 
 
-def test_its_policy_acts_and_is_exported(registered: None) -> None:
+def test_its_policy_acts_and_is_exported(registered):
     policy = make_policy("fading", layers=1)
     card = make_card(policy.model)
     assert check(policy, onnx_policy_of(policy, card), card, 20, TOLERANCE) < 1e-5
 
 
 @pytest.mark.slow
-def test_it_trains_rolls_out_and_is_exported(registered: None, hopper_file: Path, tmp_path: Path, capsys) -> None:
+def test_it_trains_rolls_out_and_is_exported(registered, hopper_file, tmp_path, capsys):
     run = quick(tmp_path, hopper_file, "--register own_mixer", agent="decision-fading")
     policy = load_policy(run)
     observations = np.random.default_rng(0).normal(size=(40, 2, OBSERVATION)).astype(np.float32)
@@ -57,7 +55,7 @@ def test_it_trains_rolls_out_and_is_exported(registered: None, hopper_file: Path
 
 
 @pytest.mark.slow
-def test_it_compares(registered: None, hopper_file: Path, tmp_path: Path, capsys) -> None:
+def test_it_compares(registered, hopper_file, tmp_path, capsys):
     asked = "--env hopper-medium --seeds 1 --updates 4 --episodes 2 --agents decision-aaren decision-fading"
     asked += f" --register own_mixer --source {hopper_file} --out {tmp_path} -- {SMALL} --final-episodes 1"
     train_before(asked.split(), left=1)
@@ -67,12 +65,12 @@ def test_it_compares(registered: None, hopper_file: Path, tmp_path: Path, capsys
     assert [cell.agent for cell in cells] == ["decision-aaren", "decision-fading"]
 
 
-def test_the_page_shows_this_module() -> None:
+def test_the_page_shows_this_module():
     page = (ROOT / "docs" / "howto" / "extend.md").read_text(encoding="utf-8")
     assert (Path(__file__).parent / "own_mixer.py").read_text(encoding="utf-8") in page
 
 
-def test_an_agent_that_nobody_registered_is_refused(hopper_file: Path, tmp_path: Path, capsys) -> None:
+def test_an_agent_that_nobody_registered_is_refused(hopper_file, tmp_path, capsys):
     from aaren_rl.train import main as train
 
     assert train(f"--env hopper-medium --source {hopper_file} --out {tmp_path} --agent decision-fading".split()) == 2
@@ -91,7 +89,7 @@ class Doubled(Aaren):
         return 2 * y, state
 
 
-def test_a_subclass_acts_as_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subclass_acts_as_it_trains(monkeypatch):
     """What Aaren declares of itself holds for Aaren alone: the compiled step leaves out the doubling."""
     assert not any(getattr(Doubled, name) for name in Aaren.DECLARED)
     monkeypatch.setitem(MIXERS, "doubled", Doubled)

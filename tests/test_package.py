@@ -36,7 +36,7 @@ def run(*command: str | Path, **options) -> str:
 
 
 @pytest.mark.slow
-def test_a_release_installs_in_an_empty_environment_and_works(hopper_file: Path, tmp_path: Path) -> None:
+def test_a_release_installs_in_an_empty_environment_and_works(hopper_file, tmp_path):
     """The source distribution, the wheel built from it, and all their dependencies, from anywhere but the checkout."""
     source, dist = tmp_path / "source", tmp_path / "dist"
     tracked = run("git", "ls-files", cwd=ROOT).splitlines()
@@ -74,7 +74,7 @@ def test_the_extra_all_is_every_extra_for_users():
     assert named == set(extras) - {"all", "bench", "docs", "memory", "test", "dev"}
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"aaren-rl {metadata.version('aaren-rl')}\n"
 
@@ -88,7 +88,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ("evaluate RUN --episode=3", "--episode=3; did you mean --episodes?"),
     ],
 )
-def test_a_typing_error_is_told_what_is_near(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typing_error_is_told_what_is_near(given, message, capsys):
     try:
         code = main(given.split())
     except SystemExit as left:
@@ -96,14 +96,14 @@ def test_a_typing_error_is_told_what_is_near(given: str, message: str, capsys: p
     assert code == 2 and message in capsys.readouterr().err
 
 
-def test_a_command_may_be_called_as_its_module(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_may_be_called_as_its_module(capsys):
     for name in ("import_weights", "import-weights"):
         with pytest.raises(SystemExit) as left:
             main([name, "--help"])
         assert left.value.code == 0 and "aaren-rl import-weights" in capsys.readouterr().out
 
 
-def test_a_terminal_of_ascii_shows_other_letters_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_of_ascii_shows_other_letters_escaped(monkeypatch):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     with pytest.raises(SystemExit):
@@ -112,7 +112,7 @@ def test_a_terminal_of_ascii_shows_other_letters_escaped(monkeypatch: pytest.Mon
     assert shown.getvalue().endswith(rb"donn\xe9es" + b"\n")
 
 
-def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path):
     """Of a module that is imported early, and in a user's hands the signal comes."""
     (tmp_path / "tqdm.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
     done = subprocess.run(
@@ -124,7 +124,7 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-def test_a_typing_error_does_not_wait_for_torch() -> None:
+def test_a_typing_error_does_not_wait_for_torch():
     modules = ", ".join(map(module_of, ("train", "compare", "sweep")))
     parsed = "aaren_rl.train.config.make_parser()"
     script = f"import sys, {modules}; {parsed}; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"

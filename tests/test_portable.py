@@ -1,7 +1,5 @@
 """Everything on a system that lacks what only Unix has: tests/portable/sitecustomize.py takes it away in a child."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -57,7 +55,7 @@ EXPORT = "-m aaren_rl export runs/hopper-medium/decision-aaren/seed0 --out expor
     "lines",
     [[], pytest.param([FIRST, EVALUATE, COMPARE, EXPORT], marks=pytest.mark.slow)],
 )
-def test_all_modules_import_and_the_first_commands_run(lines: list[str], tmp_path: Path) -> None:
+def test_all_modules_import_and_the_first_commands_run(lines, tmp_path):
     variables = {"PYTHONPATH": str(BARE), "AAREN_RL_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     for arguments in (["-c", IMPORT_ALL], *(line.split() for line in lines)):
         command = [sys.executable, "-W", "ignore", *arguments]

@@ -1,8 +1,5 @@
 """Whatever the data: the samplers, the splitting of steps into episodes, configurations."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,7 @@ quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCh
     st.lists(st.sampled_from(["", "terminal", "timeout", "both"]), min_size=1, max_size=50),
     st.one_of(st.none(), st.integers(1, 20)),
 )
-def test_steps_are_split_at_their_ends(tmp_path_factory: Any, ends: list[str], limit: int | None) -> None:
+def test_steps_are_split_at_their_ends(tmp_path_factory, ends, limit):
     """Against a loop over the steps; nothing is lost but an unfinished last episode. Two ends in a row stay up."""
     import h5py
 
@@ -76,7 +73,7 @@ SETTINGS: dict[str, st.SearchStrategy[Any]] = {
 
 @quick
 @given(st.fixed_dictionaries({"seed": st.integers(0, 2**31)}, optional=SETTINGS))
-def test_a_configuration_comes_back_from_a_file(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_a_configuration_comes_back_from_a_file(tmp_path, asked):
     if not MIXERS[AGENTS[asked.get("agent", "bc")].mixer].constant_state and asked.get("context") == "tbptt":
         asked["context"] = "window"  # the other is refused
     config = build_config(asked)

@@ -1,11 +1,8 @@
 """The example that plays a policy in stable-baselines3's own evaluation loop."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +27,7 @@ def reward_minded(**changes) -> Policy:
 
 
 @pytest.mark.parametrize(("mode", "episodes"), [("recurrent", 18), ("window", 3)])
-def test_evaluate_policy_gives_our_evaluators_returns(mode: str, episodes: int) -> None:
+def test_evaluate_policy_gives_our_evaluators_returns(mode, episodes):
     policy = reward_minded(rollout=mode, context_length=8)
     ours = rollout(policy, HOPPER, episodes=episodes, target_return=TARGET, seed=10, workers=0)
     env = make_vec_env(HOPPER, episodes, 10)
@@ -41,7 +38,7 @@ def test_evaluate_policy_gives_our_evaluators_returns(mode: str, episodes: int) 
     assert len(set(ours.lengths.tolist())) > 1
 
 
-def test_the_state_is_a_value() -> None:
+def test_the_state_is_a_value():
     """Two calls with the same arguments give the same, whatever happened in between."""
     env = make_vec_env(HOPPER, 2, 0)
     agent = SB3Policy(reward_minded(), env, target_return=TARGET)
@@ -56,6 +53,6 @@ def test_the_state_is_a_value() -> None:
 
 
 @pytest.mark.slow
-def test_the_program(trained_run: Path) -> None:
+def test_the_program(trained_run):
     done = subprocess.run([sys.executable, EXAMPLE, trained_run, "2"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("mean return ")

@@ -1,11 +1,7 @@
 """Several environments at different steps of their episodes, and the example that plays them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,7 +20,7 @@ EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "window"])
-def test_an_environment_is_served_as_if_it_were_alone(kind: str) -> None:
+def test_an_environment_is_served_as_if_it_were_alone(kind):
     """Whatever the order in which episodes begin."""
     rng, steps, n = np.random.default_rng(0), 12, 3
     observations, rewards = rng.normal(size=(steps, n, 11)), rng.normal(size=(steps, n))
@@ -43,7 +39,7 @@ def test_an_environment_is_served_as_if_it_were_alone(kind: str) -> None:
         VectorPolicy(make_able("attention"), n_envs=n, target_return=1.0)
 
 
-def test_an_episode_is_the_rollouts(trained_run: Path) -> None:
+def test_an_episode_is_the_rollouts(trained_run):
     sys.path.insert(0, str(EXAMPLE.parent))
     try:
         from vector_env import play
@@ -58,7 +54,7 @@ def test_an_episode_is_the_rollouts(trained_run: Path) -> None:
     assert done.stdout.startswith("4 episodes, mean return ")  # one of each environment
 
 
-def test_auto_is_infinity_for_every_environment() -> None:
+def test_auto_is_infinity_for_every_environment():
     policy = make_able(max_return_estimate=True)
     observation, reward = np.zeros((2, 11), np.float32), np.zeros(2)
     expected, _ = VectorPolicy(policy, n_envs=2, target_return=[np.inf] * 2).act(observation, reward)
@@ -107,7 +103,7 @@ def play(mode: gym.vector.AutoresetMode, agent: VectorPolicy | None = None, epis
     return [own[:episodes] for own in returns]
 
 
-def test_every_autoreset_mode_plays_the_same_episodes() -> None:
+def test_every_autoreset_mode_plays_the_same_episodes():
     modes = gym.vector.AutoresetMode
     expected = play(modes.SAME_STEP)
     assert play(modes.NEXT_STEP) == expected and play(modes.DISABLED) == expected
@@ -118,6 +114,6 @@ def test_every_autoreset_mode_plays_the_same_episodes() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"n_envs": 2, "envs": object()}, {"n_envs": 2, "autoreset_mode": "never"}])
-def test_environments_that_are_not_said_are_refused(given: dict[str, Any]) -> None:
+def test_environments_that_are_not_said_are_refused(given):
     with pytest.raises(ValueError, match=r"envs|autoreset_mode"):
         VectorPolicy(make_policy(), target_return=1.0, **given)

@@ -1,7 +1,5 @@
 """Small data sets whose observations say which episode and step they are, and what is drawn from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -50,7 +50,7 @@ def make_parser() -> Parser:
     def add(name: str, work: Callable[[argparse.Namespace], Iterable[str]], text: str) -> Parser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_shared()
-        command.set_defaults(work=work, env_id=None, local_steps=None, **dict.fromkeys(_LIMITS))
+        command.set_defaults(work=work, env_id=None, **dict.fromkeys(_LIMITS))
         return command
 
     def add_reading(command: argparse.ArgumentParser) -> None:
@@ -64,14 +64,10 @@ def make_parser() -> Parser:
         command.add_argument(
             "--max-episode-steps", type=COUNT.integer, metavar="N", help="cut a file's episodes after N"
         )
-        command.add_argument(
-            "--local-steps", type=COUNT.integer, metavar="N", help="of a task: the local set of so many"
-        )
 
     add("list", _list, "what there is of every task, and Minari's data sets on this machine")
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, columns, where it is from")
     info.add_argument("name", metavar="NAME", help="task, minari:ID or a file")
-    info.add_argument("--source", metavar="S", help="of a task: auto, d4rl, local, minari, minari:ID or a path [auto]")
     info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     add_reading(info)
     verify = add("verify", _verify, "check data sets on this machine, contents and SHA-256; exit code 3 if one fails")
@@ -83,7 +79,6 @@ def make_parser() -> Parser:
     change = add("convert", _convert, "write a data set in D4RL's HDF5 layout or in Minari's")
     change.add_argument("source", metavar="SOURCE", help="a file, minari:ID or a task")
     change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
-    change.add_argument("--description", metavar="TEXT", help="stored in the Minari data set")
     add_reading(change)
     return parser
 
@@ -118,7 +113,7 @@ def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episod
         raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
     given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
     limits = Limits(names=given.pop("columns", ()), **given)
-    reading = Reading(env_id=None if of_minari else env_id, local_steps=arguments.local_steps, limits=limits)
+    reading = Reading(env_id=None if of_minari else env_id, limits=limits)
     task, episodes = load_one("data" if source.startswith(MINARI) else name, source, reading, plays=False)
     if episodes.source == "file":
         named = default_name(source) if name == "data" else name
@@ -155,14 +150,12 @@ def _list(arguments: argparse.Namespace) -> Iterable[str]:
 
 def _info(arguments: argparse.Namespace) -> Iterable[str]:
     name, source = _parsed(arguments.name)
-    if arguments.source is not None and source != "auto":
-        raise UsageError(f"--source {arguments.source} is for a task, and {source} is a data set; leave it out")
     check_outputs({"--json": arguments.json})
-    episodes, reference = _load(name, arguments.source or source, arguments)
+    episodes, reference = _load(name, source, arguments)
     if arguments.json is not None and arguments.json.exists() and arguments.json.samefile(episodes.path):
         raise UsageError(f"--json {arguments.json}: is the data set itself; choose another name")
     description = describe(episodes, reference)
-    yield format_description(description, episodes)
+    yield format_description(description)
     if arguments.json is not None:
         write_json(arguments.json, description)
 
@@ -171,7 +164,7 @@ def _verify(arguments: argparse.Namespace) -> Iterable[str]:
     for name, source in [_parsed(text) for text in arguments.names]:  # all are names before the first is read
         places: dict[str, Path] = {}
         try:
-            places = _on_disk(name, source, arguments.local_steps)
+            places = _on_disk(name, source)
         except DataError as error:
             yield f"error: {error}"
         for kind, path in places.items():
@@ -183,13 +176,12 @@ def _verify(arguments: argparse.Namespace) -> Iterable[str]:
                 yield f"error: {error}"
 
 
-def _on_disk(name: str, source: str, local_steps: int | None) -> dict[str, Path]:
+def _on_disk(name: str, source: str) -> dict[str, Path]:
     """The data sets of a name that lie on this machine: the file of each source, for `_load`."""
     if source != "auto" and not source.startswith(MINARI):
         return {source: Path(source)}
     if source == "auto":
-        files = data_files(get_task(name), local_steps)
-        files = files if local_steps is None else {"local": files["local"]}
+        files = data_files(get_task(name))
         if "minari" in files:  # with its version
             files[f"{MINARI}{minari.installed(minari.minari_id(name))[0]}"] = files.pop("minari")
     else:
@@ -231,8 +223,6 @@ def _convert(arguments: argparse.Namespace) -> Iterable[str]:
         raise UsageError(f"{target}: only HDF5 and minari:ID are written; let the name end in .hdf5")
     elif Path(target).exists():
         raise UsageError(f"{target}: already exists; choose another name")
-    elif arguments.description is not None:
-        raise UsageError("--description is stored in Minari data sets; leave it out")
     check_outputs({"TARGET": None if to_minari else Path(target)})
     episodes, reference = _load(name, source, arguments)
     env_id, limit = arguments.env_id or episodes.env_id, arguments.max_episode_steps
@@ -242,9 +232,9 @@ def _convert(arguments: argparse.Namespace) -> Iterable[str]:
         env_id, limit = task.env_id, limit or task.horizon
     if to_minari:
         about = "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
-        options: dict[str, Any] = {"description": arguments.description or about}
-        options["env_kwargs"] = {} if limit is None or env_id is None else {"max_episode_steps": limit}
-        options["reference_returns"] = None if reference is None else (reference.low, reference.high)
+        kwargs = {} if limit is None or env_id is None else {"max_episode_steps": limit}
+        returns = None if reference is None else (reference.low, reference.high)
+        options: dict[str, Any] = {"env_kwargs": kwargs, "description": about, "reference_returns": returns}
         path = minari.write_minari(target.removeprefix(MINARI), episodes, env_id=env_id, **options)
     else:
         path = Path(target)

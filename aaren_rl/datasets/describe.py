@@ -1,4 +1,4 @@
-"""A dataset in numbers: as plain values, as a table with a histogram for the terminal."""
+"""A dataset in numbers: as plain values, as a table for the terminal."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ from ..envs.tasks.table import is_d4rl_scale
 from ..policies.card import SOURCES
 
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
-_BINS = 16
 _FAR_OUT = 10
 _SOME_ROWS = 100_000
 _LISTED = 40  # columns; those of more are in JSON
-_BAR_WIDTH = 50  # characters of the fullest bin's bar
 
 
 def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
@@ -97,7 +95,7 @@ def size_text(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def format_description(d: dict[str, Any], episodes: Episodes) -> str:
+def format_description(d: dict[str, Any]) -> str:
     """The table of `info`, from what `describe` returns."""
     constant = ", ".join(map(str, d["constant_columns"])) or "none"
     score = "-"
@@ -108,9 +106,6 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     actions = f"{d['action_dim']} columns in [{low:.4g}, {high:.4g}]"
     if shares := d["action_shares"]:
         actions = f"discrete, {len(shares)} taken: " + ", ".join(f"{a} ({of:.1%})" for a, of in shares.items())
-    counts, edges = np.histogram(episodes.returns, bins=_BINS, range=_span(episodes.returns))
-    bars = ("#" * round(_BAR_WIDTH * count / counts.max()) for count in counts)
-    bins = zip(edges[:-1], bars, counts, strict=True)
     columns = sorted(d["returns"], key="mean".__eq__)  # the mean last
     spreads = [("return", d["returns"]), ("length", d["lengths"])]
     return "\n".join(
@@ -131,9 +126,6 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             *(f"{name:8}" + "".join(f"{of[column]:>10.6g}" for column in columns) for name, of in spreads),
             "",
             *_columns_table(d),
-            "",
-            "episodes by return",
-            *(f"{edge:>10.6g} |{bar:<{_BAR_WIDTH}} {count:,}" for edge, bar, count in bins),
         ]
     )
 
@@ -147,9 +139,3 @@ def _columns_table(d: dict[str, Any]) -> list[str]:
             rows.append((f"{kind} {i}", *(f"{number:.9g}" for number in numbers), f"{outliers:,}", note))
     more = sum(max(0, len(columns["min"]) - _LISTED) for columns in kinds.values())
     return [*aligned(rows), *([f"and {more:,} more; --json has them"] if more else [])]
-
-
-def _span(values: npt.NDArray[Any]) -> tuple[float, float]:
-    """From the smallest of values (E,) to the largest; wider where they differ by rounding, too little for bins."""
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if high - low > 1e-9 * max(1.0, abs(low), abs(high)) else (low - 0.5, high + 0.5)

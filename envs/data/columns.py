@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -273,16 +274,13 @@ def _step_column(table: Table, role: str, chosen: Sequence[str] | None) -> Tree:
         return Column(f"{table.place}:{role}", beside)
     for other in present[1:]:
         one, two = ([column.read() for column in columns_of(columns[name])] for name in (present[0], other))
-        if len(one) != len(two) or not all(map(_equal, one, two)):
+        same = [np.array_equal(*pair, equal_nan=True) for pair in zip(one, two, strict=False)]
+        if len(one) != len(two) or not all(same):
             raise DataError(
                 f"{table.place}: {present[0]} and {other} both are {role}, and differ; leave one out, or say which, "
                 f"--columns {role}={present[0]}, names={{'{role}': '{present[0]}'}}"
             )
     return columns[present[0]]
-
-
-def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return one.shape == other.shape and np.allclose(one, other, 0, 0, equal_nan=True)
 
 
 def _numbered(name: str) -> tuple[str | None, int]:
@@ -324,9 +322,9 @@ def apart(part: Part) -> list[Part]:
 
 def flat_width(tree: Tree, layout: Layout | None) -> int:
     """The number O of columns of observations once they are flattened."""
-    return (
-        sum(column.width for column in columns_of(tree)) if _is_flat(tree, layout) or not layout else flat_size(layout)
-    )
+    if layout is not None and not _is_flat(tree, layout):
+        return flat_size(layout)
+    return sum(column.width for column in columns_of(tree))
 
 
 def _is_flat(tree: Tree, layout: Layout | None) -> bool:
@@ -337,16 +335,19 @@ def read_finite(
     trees: Sequence[Tree],
     out: npt.NDArray[Any],
     keep: Sequence[Flags],
-    places: Sequence[str],
+    places: Sequence[str] = (),
     layout: Layout | None = None,
 ) -> npt.NDArray[Any]:
     """Read the rows that are kept, (N,) of each tree, into `out` (M, ...), up to its end; returns it.
 
+    `places` name trees that are not one column.
+
     DataError: a value is not finite in float32; the message has its place, its column and its step.
     """
     start = 0
-    for tree, kept, place in zip(trees, keep, places, strict=True):
+    for tree, kept, place in zip_longest(trees, keep, places):
         first, columns = start, columns_of(tree)
+        place = tree.place if isinstance(tree, Column) else place
         for rows in max(columns, key=lambda column: column.width).blocks(len(kept)):
             values = _flat(tree, rows, layout, place, out)
             values = values if kept[rows].all() else values[kept[rows]]
@@ -356,8 +357,7 @@ def read_finite(
             _check_finite(place, out[start:stop], start - first)
             start = stop
             for array in (out, *(column.data for column in columns)):
-                if isinstance(array, np.memmap):
-                    release(array)
+                release(array)
             if start == len(out):
                 return out
     return out

@@ -34,12 +34,12 @@ def file_url(variable: str, server: str, path: str, **names: str) -> str:
     it. UsageError: a pattern with other names or without the file, or not an http or https address.
     """
     base = os.environ.get(variable) or server
-    url = base if {*"{}"} & {*base} else f"{base.rstrip('/')}/{path}"
-    known = [f"{{{name}}}" for name in names]
-    if "{file}" not in url or {*"{}"} & {*re.sub("|".join(known), "", url)}:
+    url, known = base if {*"{}"} & {*base} else f"{base.rstrip('/')}/{path}", [f"{{{name}}}" for name in names]
+    if has_file := "{file}" in url:
+        for name, value in zip(known, names.values(), strict=True):
+            url = url.replace(name, value)
+    if not has_file or {*"{}"} & {*url}:
         raise UsageError(f"{variable}={base!r}: a pattern has {{file}}, and no braces but {', '.join(known)}")
-    for name, value in zip(known, names.values(), strict=True):
-        url = url.replace(name, value)
     if not _ADDRESS.fullmatch(url):
         raise UsageError(f"{url!r} is not an http or https address; correct {variable}")
     return url

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -25,9 +25,6 @@ from ..tasks.spaces import Layout, checked_layout, flat_size, layout_of, transpo
 from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNREADABLE, UNUSED, Column, Limits, Table, Tree
 from .episodes import Episodes
 from .rules import assemble
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 SUFFIXES = (".hdf5", ".h5", ".npz", ".csv", ".parquet", ".pkl", ".pickle")
 _FRAMES = (".csv", ".parquet")
@@ -68,8 +65,8 @@ def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
         with readable(path):
             verify_pin(path)
             tables, one_each, texts = _tables(path, held, notes, stack)
-        notes += [f"{name}: {one_line(texts[name])}" for name in ("origin", "policy") if name in texts]
-        env_id = one_line(texts["env_id"]) if "env_id" in texts else None
+        notes += [f"{name}: {texts[name][:200]}" for name in ("origin", "policy") if name in texts]
+        env_id = texts["env_id"][:200] if "env_id" in texts else None
         labels: dict[str, Any] = {"dataset": dataset or path.stem, "env_id": env_id, "notes": tuple(notes)}
         fields = assemble(tables, held, path=str(path), one_each=one_each, **labels)
     if _SPACE in texts and not held.observation_keys:
@@ -78,13 +75,14 @@ def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
 
 
 def _tables(path: Path, held: Limits, notes: list[str], stack: ExitStack) -> tuple[list[Table], bool, dict[str, str]]:
-    """The tables of a file, whether each is an episode, and the file's attributes that are texts."""
+    """The tables of a file, whether each is an episode, and its attributes that are texts, as printable lines."""
     if (kind := _kind(path)) != "hdf5":
         columns = (_npz if kind == "npz" else _frame)(path, held, notes)
         return [Table(str(path), columns)], False, {}
     file = stack.enter_context(h5py.File(path, "r", locking="best-effort"))  # clusters mount data without locks
     given = {name: of.decode(errors="replace") if isinstance(of, bytes) else of for name, of in file.attrs.items()}
-    return *hdf5_tables(file, notes), {name: of for name, of in given.items() if isinstance(of, str)}
+    lines = {name: " ".join(of.split()) for name, of in given.items() if isinstance(of, str)}
+    return *hdf5_tables(file, notes), {name: "".join(filter(str.isprintable, line)) for name, line in lines.items()}
 
 
 def _described(place: str, text: str, columns: int) -> Layout:
@@ -389,33 +387,29 @@ def _made(
     tables: Callable[[Limits, list[str]], list[Table]],
     *,
     one_each: bool,
-    observation_space: "gym.Space[Any] | None" = None,
-    observation_keys: Iterable[str] = (),
-    max_episode_steps: int | None = None,
-    kind: str | None = None,
-    names: Mapping[str, Any] | None = None,
-    **labels: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401  those of `Episodes.from_arrays`
 ) -> dict[str, Any]:
-    if unknown := [name for name in labels if name not in _LABELS]:
+    if unknown := [name for name in options if name not in _OPTIONS]:
         raise UsageError(
             f"{unknown[0]}: is no argument; columns are named as in files, such as terminals, timeouts, dones or ends, "
             f"and the options are {', '.join(_OPTIONS)}"
         )
     try:
-        layout = None if observation_space is None else layout_of(observation_space)
+        layout = None if (space := options.get("observation_space")) is None else layout_of(space)
     except ValueError as error:
         raise DataError(f"observation_space: observations {error}") from error
     limits = Limits(
         layout=layout,
         action_low=-np.inf,
         action_high=np.inf,
-        max_episode_steps=max_episode_steps,
-        actions=kind,
-        names=names or {},
-        observation_keys=observation_keys,
+        max_episode_steps=options.get("max_episode_steps"),
+        actions=options.get("kind"),
+        names=options.get("names") or {},
+        observation_keys=options.get("observation_keys", ()),
     )
     notes = list[str]()
     given = tables(limits, notes)
+    labels = {name: options[name] for name in _LABELS if name in options}
     labels["notes"] = (*notes, *labels.get("notes", ()))
     return {**assemble(given, limits, path="episodes", one_each=one_each, **labels), "path": ""}
 

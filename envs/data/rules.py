@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,8 @@ _LARGE = 2**28  # bytes as float32, from which on data are mapped: they need no 
 _RESETS, _SOME_ENDS = 0.95, 200  # the share of ends at which a reset shows, of so many of them
 
 
-class Ends(NamedTuple):
-    """Which rows (N,) are steps; where episodes end, and which of these ends the environment made, (N,) each."""
-
-    keep: Flags
-    ended: Flags
-    terminated: Flags
+# Which rows (N,) are steps; where episodes end, and which of these ends the environment made, (N,) each.
+Ends: TypeAlias = tuple[Flags, Flags, Flags]
 
 
 def assemble(
@@ -76,10 +72,10 @@ def assemble(
         check_shapes(part, limits, one_each)
         if part.sizes != parts[0].sizes:
             raise DataError(f"{part.place} has {part.sizes}, {parts[0].place} {parts[0].sizes}; give data of one kind")
-    found = ends_of(parts, one_each, notes)
+    keep, ended, terminated = ends_of(parts, one_each, notes)
     discrete = kind_of(parts, limits, notes)
-    steps = _read(parts, found.keep, limits, discrete, notes)
-    ended, terminated = found.ended[found.keep], found.terminated[found.keep]
+    steps = _read(parts, keep, limits, discrete, notes)
+    ended, terminated = ended[keep], terminated[keep]
     if not one_each and (resets := reset_rows(steps, ended, notes)) is not None:
         steps = {key: array[resets] for key, array in steps.items()}
         ended, terminated = ended[resets], terminated[resets]
@@ -91,7 +87,7 @@ def assemble(
         **{key: array[:n_steps] for key, array in steps.items()},
         "offsets": np.concatenate(([0], stops)),
         "terminated": terminated[stops - 1],
-        "layout": _flattened_by(parts[0].observations, limits.layout),
+        "layout": limits.layout or _layout_of(seen) if not isinstance(seen := parts[0].observations, Column) else None,
         "path": path,
         **labels,
         "notes": (*dict.fromkeys(notes), *labels.get("notes", ())),
@@ -110,27 +106,17 @@ def _read(
         notes.append("observations and actions are mapped from the disk")
     rewards = np.empty(total, np.float32)
     actions = allocate((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
-    for columns, out in (([part.rewards for part in parts], rewards), ([part.actions for part in parts], actions)):
-        read_finite(columns, out, kept, [column.place for column in columns])
-    trees = [part.observations for part in parts]
-    places = [
-        tree.place if isinstance(tree, Column) else f"{part.place}:{OBSERVATIONS}"
-        for part, tree in zip(parts, trees, strict=True)
-    ]
+    read_finite([part.rewards for part in parts], rewards, kept)
+    read_finite([part.actions for part in parts], actions, kept)
+    trees, places = [part.observations for part in parts], [f"{part.place}:{OBSERVATIONS}" for part in parts]
     observations = read_observations(trees, kept, places, limits.layout, mapped)
     if len(observed) > 1 and limits.layout is None:
         notes.append(f"observations are {', '.join(column.name for column in observed)}, side by side")
     return {"observations": observations, "actions": actions, "rewards": rewards}
 
 
-def _flattened_by(tree: Tree, layout: Layout | None) -> Layout | None:
-    """What the columns are flattened by; None: they are vectors, of whose parts nothing is known."""
-    if isinstance(tree, Column):
-        return None
-    return _layout_of(tree) if layout is None else layout
-
-
 def _layout_of(tree: Tree) -> Layout:
+    """What columns are flattened by."""
     if isinstance(tree, Column):
         return {"type": "Box", "shape": list(tree.shape[1:])}
     if isinstance(tree, Mapping):
@@ -158,13 +144,10 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
     if not observed:
         raise DataError(f"{part.place}: observations hold no numbers; {CONVERT}")
     for column in observed:
-        if (
-            column.shape[1:] == ()
-            and column.data.dtype.kind in "biu"
-            and (limits.layout is None or is_vector(limits.layout))
-        ):
+        numbers = column.shape[1:] == () and column.data.dtype.kind in "biu"
+        if numbers and (limits.layout is None or is_vector(limits.layout)):
             raise DataError(f"{column.place} are integers; store them one-hot, as FlattenObservation gives them")
-        if is_image(column.shape[1:], column.data.dtype):
+        if column.data.dtype == np.uint8 and is_image(column.shape[1:]):
             raise DataError(
                 f"{column.place} has shape {column.shape} of uint8, which are images; policies take vectors of "
                 "numbers: store features of the images instead"
@@ -190,10 +173,11 @@ def ends_of(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Ends:
     """Steps and ends of all parts, end to end, as their columns mark them; `one_each`: each part is an episode."""
     if one_each and len(parts) > 1 and len({part.steps for part in parts}) == 1:
         _refuse_unknown_padding(parts)
-    found = Ends(*map(np.concatenate, zip(*(_ends(part, one_each, notes) for part in parts), strict=True)))
-    if not found.keep.any():
+    each = zip(*(_ends(part, one_each, notes) for part in parts), strict=True)
+    keep, ended, terminated = map(np.concatenate, each)
+    if not keep.any():
         raise DataError(f"{parts[0].place}: holds no step, only rows that are left out; use more data")
-    return found
+    return keep, ended, terminated
 
 
 def _ends(part: Part, one_each: bool, notes: list[str]) -> Ends:
@@ -219,7 +203,7 @@ def _ends(part: Part, one_each: bool, notes: list[str]) -> Ends:
         ended[before], terminated[before] = True, terminated[before + 1]
         notes.append("left out the rows of is_last, which hold an observation and no step (RLDS)")
         drop = drop | behind
-    return Ends(keep & ~drop, ended, terminated)
+    return keep & ~drop, ended, terminated
 
 
 def _kept(part: Part, one_each: bool, notes: list[str]) -> Flags:

@@ -5,7 +5,7 @@ appendix C). A model that sees only the state cannot predict that action better 
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -244,7 +244,16 @@ def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: b
     `progress` shows a bar on stderr. Raises UsageError where a built-in task's data have no other size, DataError where
     no behavior policy ships for the task or the cache cannot be written, SimulationError where a simulation failed.
     """
-    (about, make), path = _how(task, steps, progress), local_path(task, steps)
+    path = local_path(task, steps)
+    about: dict[str, str | int] = {"env_id": task.env_id, "origin": "made locally by aaren-rl"}
+    if isinstance(task, LocalTask):
+        make = partial(import_module(f".{task.made_by}", __package__).make_episodes, task, progress)
+        about["policy"] = task.policy
+    else:
+        recipe = recipe_of(task, steps)
+        make = partial(_collect, task, recipe, progress)
+        about["origin"] = "made locally by aaren-rl; not the D4RL file"
+        about |= {"policy": recipe.description, "steps": recipe.steps, "seed": _SEED}
     if path.is_file():
         return path
     with alone(path, "making", _WAY_OUT):
@@ -253,26 +262,9 @@ def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: b
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
             used = {package: version(package) for package in ("gymnasium", "mujoco")}
-            write_hdf5(path, make(), {"env_id": task.env_id, **about, **used})
+            write_hdf5(path, make(), {**about, **used})
             write_pin(path, sha256(path))
     return path
-
-
-def _how(
-    task: D4RLTask | LocalTask, steps: int | None, progress: bool
-) -> tuple[dict[str, str | int], Callable[[], Episodes]]:
-    """The attributes of the file, and the function that makes its data."""
-    if isinstance(task, LocalTask):
-        make = import_module(f".{task.made_by}", __package__).make_episodes  # on demand: one of them imports MuJoCo
-        return {"origin": "made locally by aaren-rl", "policy": task.policy}, partial(make, task, progress)
-    recipe = recipe_of(task, steps)
-    about: dict[str, str | int] = {
-        "origin": "made locally by aaren-rl; not the D4RL file",
-        "policy": recipe.description,
-        "steps": recipe.steps,
-        "seed": _SEED,
-    }
-    return about, partial(_collect, task, recipe, progress)
 
 
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:

@@ -70,7 +70,7 @@ def _checked(tree: object, depth: int) -> Layout:
         return {"type": kind, "subspaces": [_checked(part, depth - 1) for part in parts]}
     if kind == "Box":
         shape = _counts(tree.get("shape"))
-        if is_image(shape, tree.get("dtype")):
+        if tree.get("dtype") == "uint8" and is_image(shape):
             raise ValueError(
                 f"are images (uint8 of shape {tuple(shape)}), for which the models have no encoder; encode them as "
                 "vectors of features, or wrap the environment in gymnasium.wrappers.FlattenObservation where they are "
@@ -115,9 +115,9 @@ def flat_size(layout: Layout) -> int:
     return math.prod(layout["shape"] if kind == "Box" else layout["n"] if kind == "MultiBinary" else [layout["n"]])
 
 
-def is_image(shape: Sequence[int], dtype: object) -> bool:
-    """Whether an observation of this shape and NumPy `dtype`, or its name, is an image rather than a small grid."""
-    return len(shape) == 3 and dtype == "uint8" and math.prod(shape) > _GRID
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether an observation of this shape and of uint8 is an image rather than a small grid."""
+    return len(shape) == 3 and math.prod(shape) > _GRID
 
 
 def is_vector(layout: Layout) -> bool:

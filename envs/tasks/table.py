@@ -217,15 +217,9 @@ def _positions(env: str, observation_dim: int) -> LocalTask:
     full = TASKS[f"{env.lower()}-medium"]
     name = f"{full.family}-p-{full.level}"
     shared = {item.name: getattr(full, item.name) for item in fields(Task)}
-    own = {
-        "name": name,
-        "env_id": f"aaren_rl/{env}-P-v4",
-        "observation_dim": observation_dim,
-        "dataset": name,
-        "made_by": "positions",
-    }
+    own = {"name": name, "env_id": f"aaren_rl/{env}-P-v4", "observation_dim": observation_dim, "dataset": name}
     policy = f"that of the local set {full.name}, whose velocities are left out"
-    return LocalTask(**(shared | own), policy=policy, settings=ALIKE)
+    return LocalTask(**(shared | own), made_by="positions", policy=policy, settings=ALIKE)
 
 
 # To add a task: a LocalTask here, and a file in envs/local with its environment, which a line in environment.py

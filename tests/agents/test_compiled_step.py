@@ -1,7 +1,5 @@
 """The compiled environment step against the decision model in float64."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -69,7 +67,7 @@ def play(model: DecisionModel, steps: int, batch: int, *, stepper: Stepper | Non
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_it_is_the_model(shape: str) -> None:
+def test_it_is_the_model(shape):
     """Over more steps than the timestep's embedding has rows; PyTorch's own step is off by 1.4e-6 at most."""
     model = make(**SHAPES[shape])
     assert can_compile(model)
@@ -80,7 +78,7 @@ def test_it_is_the_model(shape: str) -> None:
     assert wanted.std() > 0.05  # the actions are not all the same
 
 
-def test_large_scores_neither_overflow_nor_forget() -> None:
+def test_large_scores_neither_overflow_nor_forget():
     """Float32 scores of 1e4 are rounded at 1e-3, and a weight changes by as much."""
     model = make(1e4)
     acted = play(model, 60, 2, stepper=compiled(model)).double()
@@ -88,7 +86,7 @@ def test_large_scores_neither_overflow_nor_forget() -> None:
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
-def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit(mixer: str) -> None:
+def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit(mixer):
     model = make(width=128, heads=4, layers=2, mixer=mixer, forget_gate=True)
     whole = play(model, 30, 17, stepper=(stepper := compiled(model)))
     for batch in (1, 3, 4, 16):
@@ -99,7 +97,7 @@ def step_of(x: np.ndarray, timestep: int, previous: np.ndarray | None) -> Step:
     return Step(x, x[:, 0].astype(np.float64), timestep, previous)
 
 
-def test_an_environments_units() -> None:
+def test_an_environments_units():
     """As `Scaling` has them."""
     model = make()
     middle, half = torch.tensor([0.0, 1.0, -3.0]), torch.tensor([1.0, 0.5, 2.0])
@@ -117,7 +115,7 @@ def test_an_environments_units() -> None:
     assert np.ptp(previous, 0).min() > 0.01
 
 
-def test_read_only_and_strided_arrays_compile_nothing_anew() -> None:
+def test_read_only_and_strided_arrays_compile_nothing_anew():
     stepper, x = compiled(make()), np.random.default_rng(0).normal(size=(2, 11)).astype(np.float32)
     read_only, strided = x.copy(), np.asfortranarray(x)
     read_only.flags.writeable = False
@@ -134,7 +132,7 @@ def test_read_only_and_strided_arrays_compile_nothing_anew() -> None:
     assert len(stepper._step.signatures) == known > 0
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
+def test_shapes_that_do_not_fit_are_refused():
     """Compiled code has no bounds."""
     stepper, x = compiled(make(mixer="aaren-rsa")), np.zeros((2, 11), np.float32)
     good, state = step_of(x, 3, x[:, :3]), stepper.initial_state(2)
@@ -150,7 +148,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("place", ["trunk.blocks.0.mlp.0.bias", "trunk.blocks.1.mixer.key.bias"])
 @torch.no_grad()
-def test_nan_reaches_the_action(activation: str, place: str) -> None:
+def test_nan_reaches_the_action(activation, place):
     model = make(activation=activation)
     model.get_parameter(place)[0] = torch.nan
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20)
@@ -159,7 +157,7 @@ def test_nan_reaches_the_action(activation: str, place: str) -> None:
         policy.act(np.zeros((1, 11), np.float32), np.zeros(1, np.float32), policy.initial_state(1, 1.0))
 
 
-def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch):
     others = {"mixer": "attention"}, {"width": 18}, {"activation": "gelu-tanh"}, {"mixer": "rsa"}
     for changes in (*others, {"tokens_per_step": 3}, {"mixer": "aaren-rsa", "rem_max_power": 5}):
         model = DecisionModel(ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes)))

@@ -1,7 +1,5 @@
 """Discrete actions: logits in parallel and step by step, the choice among them, and what a caller may hand over."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -56,7 +54,7 @@ def play(policy: Policy, batch: int = 2, **begin: Any) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("tokens_per_step", [1, 3])
 @torch.no_grad()
-def test_logits_step_by_step_are_those_in_parallel(mixer: str, tokens_per_step: int) -> None:
+def test_logits_step_by_step_are_those_in_parallel(mixer, tokens_per_step):
     """Of the whole episode, whose previous actions are one-hot vectors; the compiled step is one of those held."""
     policy, (observations, rewards) = make(mixer, tokens_per_step=tokens_per_step, temperature=3.0), steps()
     logits, actions = play(policy)
@@ -71,7 +69,7 @@ def test_logits_step_by_step_are_those_in_parallel(mixer: str, tokens_per_step: 
 
 @pytest.mark.parametrize("rollout", ROLLOUTS)
 @pytest.mark.parametrize("mixer", ["aaren", "attention"])
-def test_what_was_executed_is_seen_and_act_is_the_choice(mixer: str, rollout: str) -> None:
+def test_what_was_executed_is_seen_and_act_is_the_choice(mixer, rollout):
     """In every rollout mode; compiled as in plain operations."""
     policy, (observations, rewards) = make(mixer, rollout), steps()
     logits, actions = play(policy)
@@ -88,7 +86,7 @@ def test_what_was_executed_is_seen_and_act_is_the_choice(mixer: str, rollout: st
     assert (np.abs(replaced - same).max(1) > 1e-3).all()
 
 
-def test_samples_follow_the_softmax_of_the_logits() -> None:
+def test_samples_follow_the_softmax_of_the_logits():
     """Over seeds and over steps; at a temperature near 0 they are the most likely action, near infinity uniform."""
     logits, count = np.array([[0.5, -1.0, 2.0]], np.float32), 4000
     for temperature in (0.5, 1.0, 3.0):
@@ -101,7 +99,7 @@ def test_samples_follow_the_softmax_of_the_logits() -> None:
     assert np.bincount(choose(logits.repeat(count, 0), 0, 1e30, np.arange(count), 5)).min() > count / 4
 
 
-def test_an_episodes_draws_depend_on_its_seed_and_step_alone() -> None:
+def test_an_episodes_draws_depend_on_its_seed_and_step_alone():
     policy = make(temperature=1.0)
     _, together = play(policy, 2, seed=[5, 9])
     np.testing.assert_array_equal(together, play(policy, 2, seed=[5, 9])[1])
@@ -118,7 +116,7 @@ def test_an_episodes_draws_depend_on_its_seed_and_step_alone() -> None:
     assert make().initial_state(3, TARGET, seed=4).seeds is None
 
 
-def test_an_episode_begun_again_draws_anew_and_the_same_every_time() -> None:
+def test_an_episode_begun_again_draws_anew_and_the_same_every_time():
     policy = make(temperature=1.0)
     state = policy.initial_state(3, TARGET, seed=4)
     twice = [policy.reset(state, [0, 2], TARGET).seeds.tolist() for _ in range(2)]
@@ -128,12 +126,12 @@ def test_an_episode_begun_again_draws_anew_and_the_same_every_time() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0, float("nan"), "1", True])
-def test_a_temperature_that_cannot_be(temperature: Any) -> None:
+def test_a_temperature_that_cannot_be(temperature):
     with pytest.raises(ValueError, match=r"^temperature: [^\n]*$"):
         make(temperature=temperature)
 
 
-def test_a_temperature_is_for_discrete_actions() -> None:
+def test_a_temperature_is_for_discrete_actions():
     model = DecisionModel(ModelConfig(OBSERVATION, 2, width=16, layers=1, heads=2))
     statistics = torch.zeros(OBSERVATION), torch.ones(OBSERVATION)
     with pytest.raises(ValueError, match="continuous"):
@@ -157,7 +155,7 @@ WRONG_ACTIONS = {
 
 
 @pytest.mark.parametrize("action", WRONG_ACTIONS.values(), ids=WRONG_ACTIONS)
-def test_a_previous_action_that_cannot_be(action: Any) -> None:
+def test_a_previous_action_that_cannot_be(action):
     policy, (observations, rewards) = make(), steps()
     _, state = policy.act(observations[0], rewards[0], policy.initial_state(2, TARGET))
     with pytest.raises(ValueError, match=r"^previous_action: [^\n]*$"):
@@ -165,7 +163,7 @@ def test_a_previous_action_that_cannot_be(action: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, [1], 0.5, "7", None, 2**63, [[1, 2]]], ids=str)
-def test_a_seed_that_cannot_be(seed: Any) -> None:
+def test_a_seed_that_cannot_be(seed):
     policy = make(temperature=1.0)
     with pytest.raises(ValueError, match=r"^seed: [^\n]*$"):
         policy.initial_state(2, TARGET, seed=seed)

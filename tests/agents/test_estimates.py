@@ -1,7 +1,5 @@
 """What a model estimates of returns, and asking for the maximum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +50,7 @@ def estimated(estimate: ReturnEstimate | None, observation: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("expectile", [0.5, 0.9])
-def test_the_loss_is_least_at_the_expectile(expectile: float) -> None:
+def test_the_loss_is_least_at_the_expectile(expectile):
     returns = torch.from_numpy(np.random.default_rng(0).gamma(2.0, size=2000))
     value = returns.mean().clone().requires_grad_()
     for _ in range(2000):
@@ -64,7 +62,7 @@ def test_the_loss_is_least_at_the_expectile(expectile: float) -> None:
 
 
 @pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_auto_is_the_estimate_at_every_step(rollout: str) -> None:
+def test_auto_is_the_estimate_at_every_step(rollout):
     """In one environment; in the one beside it a number is asked for, as if it were alone."""
     policy = make(rollout)
     infinite, told = policy.initial_state(2, [np.inf, 40.0]), policy.initial_state(2, 40.0)
@@ -78,7 +76,7 @@ def test_auto_is_the_estimate_at_every_step(rollout: str) -> None:
         assert np.isposinf(infinite.return_to_go[0]) and infinite.return_to_go[1] == told.return_to_go[1]
 
 
-def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
+def test_a_model_without_estimates_says_so_and_is_otherwise_the_same():
     policy, states = make(estimates=False), make().model.state_dict()
     with pytest.raises(ValueError, match=r"holds no estimate of the maximum achievable return: give a target return"):
         policy.initial_state(2, np.array([3.0, np.inf]))
@@ -88,7 +86,7 @@ def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
     assert all(name.startswith("max_return_estimate") for name in states)
 
 
-def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed() -> None:
+def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed():
     policy = replace(make(), return_range=ReturnRange(5, np.array([[-100.0, 30.0]])))
     for number in (-np.inf, np.nan):
         state = policy.initial_state(2, 20.0)._replace(return_to_go=np.array([1.0, number]))

@@ -1,8 +1,5 @@
 """The policy: normalization, return-to-go bookkeeping and the three rollout modes, against the model run by hand."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -62,7 +59,7 @@ def last_of_slice(policy: Policy, data: tuple[Tensor, ...], actions: Tensor, beg
 
 @every_mixer
 @torch.no_grad()
-def test_recurrent_is_forward_over_all_steps(mixer: str) -> None:
+def test_recurrent_is_forward_over_all_steps(mixer):
     """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalized, scaled; the action pushed is the one handed out."""
     policy, (observations, rewards) = make(mixer), episode(50)
     actions, states = play(policy, observations, rewards)
@@ -77,7 +74,7 @@ def test_recurrent_is_forward_over_all_steps(mixer: str) -> None:
 @every_mixer
 @pytest.mark.parametrize("context_length", [2, 8])
 @torch.no_grad()
-def test_window_is_forward_over_the_last_steps(mixer: str, context_length: int) -> None:
+def test_window_is_forward_over_the_last_steps(mixer, context_length):
     policy, (observations, rewards) = make(mixer, "window", context_length), episode(20)
     actions, states = play(policy, observations, rewards)
     data = inputs(observations, rewards)
@@ -90,7 +87,7 @@ def test_window_is_forward_over_the_last_steps(mixer: str, context_length: int) 
 @every_mixer
 @pytest.mark.parametrize("context_length", [2, 3, 8])
 @torch.no_grad()
-def test_staggered_is_forward_over_a_recent_stretch(mixer: str, context_length: int) -> None:
+def test_staggered_is_forward_over_a_recent_stretch(mixer, context_length):
     """The acting state's age stays between K / 2 and K, and it has seen exactly the last `age` steps."""
     policy, (observations, rewards) = make(mixer, "staggered", context_length), episode(30)
     actions, _ = play(policy, observations, rewards)
@@ -109,7 +106,7 @@ def test_staggered_is_forward_over_a_recent_stretch(mixer: str, context_length: 
 @every_rollout
 @pytest.mark.parametrize("convert", [Tensor.double, np.asarray, Tensor.tolist])
 @torch.no_grad()
-def test_the_executed_action_is_what_is_pushed(rollout: str, convert: Callable[[Tensor], object]) -> None:
+def test_the_executed_action_is_what_is_pushed(rollout, convert):
     policy, (observations, rewards) = make("attention", rollout), episode(30)
     executed = torch.rand(30, 2, ACTION, generator=torch.Generator().manual_seed(2)) * 2 - 1
     state, handed_out = policy.initial_state(2, TARGET), []
@@ -148,9 +145,7 @@ def with_nan(name: str, *at: int) -> np.ndarray:
         ("previous_action", with_nan("previous_action", 0, 1), "previous_action: row 0, column 1 is nan at step 1"),
     ],
 )
-def test_an_argument_of_another_shape_or_not_finite_is_named(
-    rollout: str, name: str, value: object, message: str
-) -> None:
+def test_an_argument_of_another_shape_or_not_finite_is_named(rollout, name, value, message):
     policy, given = make(rollout=rollout), {**ZEROS, name: value}
     _, state = policy.act(ZEROS["observation"], ZEROS["reward"], policy.initial_state(3, TARGET))
     state = state._replace(previous_action=given["previous_action"])
@@ -159,7 +154,7 @@ def test_an_argument_of_another_shape_or_not_finite_is_named(
 
 
 @every_rollout
-def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
+def test_a_state_of_another_rollout_mode_is_refused(rollout):
     state = make(rollout=rollout).initial_state(3, TARGET)
     _, after = make(rollout=rollout).act(ZEROS["observation"], ZEROS["reward"], state)
     for other in set(ROLLOUTS) - {rollout}:
@@ -173,13 +168,13 @@ def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
 @pytest.mark.parametrize(
     "target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1)), "much", "auto", ["auto", 1.0]], ids=repr
 )
-def test_a_target_return_that_cannot_be(target: object) -> None:
+def test_a_target_return_that_cannot_be(target):
     with pytest.raises(ValueError, match=r"target_return: must|no estimate"):
         make().initial_state(2, target)
 
 
 @every_rollout
-def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(rollout: str) -> None:
+def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(rollout):
     """What is done to a returned action does not reach into its state."""
     policy, (observations, rewards) = make(rollout=rollout), episode(13)
     _, states = play(policy, observations[:12], rewards[:12])
@@ -195,7 +190,7 @@ def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(
 @pytest.mark.faults
 @pytest.mark.parametrize("mixer", ["aaren", "attention"])
 @every_rollout
-def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: str) -> None:
+def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer, rollout):
     policy, (observations, rewards) = make(mixer, rollout), episode(3)
     _, states = play(policy, observations, rewards)
     policy.model.head.weight.data[0, 0] = torch.nan
@@ -204,7 +199,7 @@ def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: 
 
 
 @every_rollout
-def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> None:
+def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout):
     """From the step on at which "staggered" and "window" are full (K = 8), the same bytes for ever."""
     early, late = (20, 100) if rollout != "recurrent" else (10, 500)
     _, states = play(make(rollout=rollout), *episode(late, batch=1))
@@ -223,12 +218,12 @@ def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> N
         (lambda p: replace(p, action_low=-torch.ones(3)), r"must be numbers or have shape \(2,\)"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(change: Callable[[Policy], Policy], message: str) -> None:
+def test_a_policy_that_cannot_be_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         change(make())
 
 
-def test_saturated_actions_are_inside_the_bounds() -> None:
+def test_saturated_actions_are_inside_the_bounds():
     """Of bounds with two decimals, where the middle plus half the range rounds to a number above one in twenty."""
     low, high = (torch.from_numpy(x) for x in np.sort(np.random.default_rng(0).uniform(-9, 9, (2, 10_000)).round(2), 0))
     middle, half = middle_and_half(low, high)
@@ -236,14 +231,14 @@ def test_saturated_actions_are_inside_the_bounds() -> None:
     torch.testing.assert_close(half.double(), (high - low) / 2, rtol=0, atol=2e-6)
 
 
-def test_bounds_between_two_float32_numbers_are_kept() -> None:
+def test_bounds_between_two_float32_numbers_are_kept():
     """0.3 in float64 is below float32's 0.3, and 0.1 above is."""
     bounds = torch.tensor([0.3, 0.1, 0.7], dtype=torch.float64)
     middle, half = middle_and_half(-bounds, bounds)
     assert bool((middle == 0).all() and ((bounds - 1e-7 < half.double()) & (half.double() <= bounds)).all())
 
 
-def test_an_observation_may_be_a_view_that_runs_backward() -> None:
+def test_an_observation_may_be_a_view_that_runs_backward():
     policy, (observations, rewards) = make("attention", rollout="window", context_length=4), episode(1)
     turned = np.ascontiguousarray(observations[0][:, ::-1])[:, ::-1]
     actions = [

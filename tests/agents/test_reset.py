@@ -1,7 +1,5 @@
 """Environments at different steps of their episodes in one batch, against the episodes played apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -63,7 +61,7 @@ def rounding(policy: Policy) -> float:
 
 
 @pytest.mark.parametrize(("mixer", "rollout", "compiled"), PLAYED)
-def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: str, compiled: bool) -> None:
+def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer, rollout, compiled):
     """To the last bit by the compiled step alone: a processor may add up other products in another order, and the
     actions that came of it are seen again. Over more steps than the table of time steps has rows, and than the window
     is long.
@@ -76,7 +74,7 @@ def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: s
 
 
 @pytest.mark.parametrize(("mixer", "rollout"), [*((m, "staggered") for m in CONSTANT_STATE), ("attention", "window")])
-def test_a_mixed_state_is_a_value_and_some_of_its_rows_can_be_taken(mixer: str, rollout: str) -> None:
+def test_a_mixed_state_is_a_value_and_some_of_its_rows_can_be_taken(mixer, rollout):
     policy, (observations, rewards) = make(mixer, rollout), episode()
     actions, states = together(policy)
     for t in (6, 8, 20):
@@ -91,7 +89,7 @@ def test_a_mixed_state_is_a_value_and_some_of_its_rows_can_be_taken(mixer: str, 
 
 @pytest.mark.parametrize("mixer", [*MIXERS, "aaren-rsa with a mask"])
 @pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_which_policies_reset(mixer: str, rollout: str) -> None:
+def test_which_policies_reset(mixer, rollout):
     policy = make(mixer.partition(" ")[0], rollout)
     if "mask" in mixer:
         policy = replace(policy, model=DecisionModel(replace(policy.model.config, rem_max_power=5)))
@@ -102,13 +100,13 @@ def test_which_policies_reset(mixer: str, rollout: str) -> None:
 
 
 @pytest.mark.parametrize("index", [[2], [-1], 0, [[0]], ["a"], [0.5], None, [10**30]], ids=repr)
-def test_indices_of_no_environment_are_refused(index: object) -> None:
+def test_indices_of_no_environment_are_refused(index):
     policy = make()
     with pytest.raises(ValueError, match="indices: must be"):
         policy.reset(policy.initial_state(2, 1.0), index, 1.0)
 
 
-def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
+def test_a_state_that_was_changed_into_nonsense_is_refused():
     policy, zeros = make(), (np.zeros((2, OBSERVATION)), np.zeros(2))
     _, state = policy.act(*zeros, policy.initial_state(2, 1.0))
     with pytest.raises(ValueError, match="previous_action: is None"):
@@ -122,7 +120,7 @@ def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
         policy.reset(state, [0], [1.0, 2.0])
 
 
-def test_messages_name_the_step_of_the_row() -> None:
+def test_messages_name_the_step_of_the_row():
     policy, (observations, rewards) = make(), episode()
     _, states = together(policy)
     observations[20, 4, 1] = np.nan
@@ -131,14 +129,14 @@ def test_messages_name_the_step_of_the_row() -> None:
 
 
 @pytest.mark.parametrize("reward", [-np.inf, np.inf])
-def test_an_infinite_reward_does_not_ask_for_the_best(reward: float) -> None:
+def test_an_infinite_reward_does_not_ask_for_the_best(reward):
     policy, zeros = make(), np.zeros((2, OBSERVATION))
     _, state = policy.act(zeros, np.zeros(2), policy.initial_state(2, [100.0, np.inf]))
     with pytest.raises(NonFiniteActionError, match=f"reward: row 1 is {reward} at step 1"):
         policy.act(zeros, np.array([0.0, reward]), state)
 
 
-def test_the_policys_own_return_is_asked_for_by_default() -> None:
+def test_the_policys_own_return_is_asked_for_by_default():
     own = make(target_return=123.0)
     assert own.initial_state(2).return_to_go.tolist() == [123.0, 123.0]
     assert own.reset(own.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, 123.0]

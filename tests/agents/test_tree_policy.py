@@ -1,7 +1,5 @@
 """Tree attention in a policy, and in `evaluate`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from aaren_rl.evaluate import evaluate as evaluate
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory) -> Path:
     """A run of the agent that acts with a tree."""
     acts = {"agent": "decision-transformer-tree", "rollout": "staggered", "rollout_context": 50}
     return save_run(tmp_path_factory.mktemp("runs") / "seed0", "tree", {"tree_budget": 0.4}, **acts)
@@ -31,7 +29,7 @@ def act(policy: Policy, steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rollout", ["recurrent", "staggered"])
-def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> None:
+def test_all_terms_act_like_softmax_and_few_do_not(run, rollout):
     planted = load_policy(run, rollout=rollout)
     assert planted.tree == TreeConfig(0.4, "edh")
     policy = replace(planted, tree=None)
@@ -44,7 +42,7 @@ def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> N
 
 
 @pytest.mark.parametrize("sampler", ["align", "edh"])
-def test_a_nan_ends_in_an_error(run: Path, sampler: str) -> None:
+def test_a_nan_ends_in_an_error(run, sampler):
     policy, seen = replace(load_policy(run), tree=TreeConfig(0.5, sampler)), np.zeros((1, 11))
     state = policy.initial_state(1, 3600.0)
     for _ in range(6):
@@ -53,7 +51,7 @@ def test_a_nan_ends_in_an_error(run: Path, sampler: str) -> None:
         policy.act(seen * np.nan, np.ones(1), state)
 
 
-def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_is_repeatable_and_says_how(run, tmp_path, capsys):
     found = []
     for options in ((), (), ("--rollout", "window")):
         file = tmp_path / "scores"
@@ -66,6 +64,6 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
     assert ", tree attention, E = 0.4, sampler edh, seed 0;" in capsys.readouterr().out
 
 
-def test_only_softmax_attention_is_replaced() -> None:
+def test_only_softmax_attention_is_replaced():
     with pytest.raises(ValueError, match="the place of softmax attention, and this model has none"):
         replace(make_policy("aaren"), tree=TreeConfig())

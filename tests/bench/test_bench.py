@@ -1,7 +1,5 @@
 """The benchmarks of acting, training and the scan: their figures, and that they give none for what is wrong."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -32,7 +30,7 @@ PEERS = peers.PEERS
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch) -> None:
     for name, value in (("BLOCK", 20), ("REPEATS", 3), ("CACHED", 150)):
         monkeypatch.setattr(bench_rollout, name, value)
     monkeypatch.setattr(bench_train, "PEAK_SIZE", 64)
@@ -55,7 +53,7 @@ def gives_no_figures(arguments: list[str], error: str, folder: Path, capsys: pyt
     assert err.startswith(f"error: {error} the float64 reference by") and err.count("\n") == 1
 
 
-def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_json_and_plot(tmp_path, capsys):
     files = tmp_path / "rollout.json", tmp_path / "rollout.svg"
     with torch_threads(2):
         assert main([*ROLLOUT, "--json", str(files[0]), "--plot", str(files[1])]) == 0
@@ -92,9 +90,7 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off", "no number"])
-def test_a_wrong_policy_gets_no_figures(
-    wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_policy_gets_no_figures(wrong, monkeypatch, tmp_path, capsys):
     step, forward = CompiledStep.step, Attention.forward
 
     def off(stepper: CompiledStep, *given: object) -> tuple[object, object]:
@@ -116,7 +112,7 @@ def test_a_wrong_policy_gets_no_figures(
     gives_no_figures(ROLLOUT, "actions differ from", tmp_path, capsys)
 
 
-def test_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scan(tmp_path, capsys):
     result = measured(SCAN, tmp_path)
     rows = [(t["length"], t["method"]) for t in result["timings"]]
     assert rows == [(n, m) for n in (20, 40) for m in ("copy", "numba", "blocked", "attention")]
@@ -128,9 +124,7 @@ def test_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["forward", "backward"])
-def test_a_wrong_scan_gets_no_figures(
-    kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_scan_gets_no_figures(kernel, monkeypatch, tmp_path, capsys):
     right = getattr(cpu, kernel)
     monkeypatch.setattr(cpu, kernel, lambda *tensors: (right(*tensors)[0] + 2e-4, *right(*tensors)[1:]))
     gives_no_figures(SCAN, "the scan by numba differs from", tmp_path, capsys)
@@ -142,7 +136,7 @@ def linear(*_: object) -> tuple[torch.nn.Module, peers.Predict]:
     return layer, lambda batch: layer(batch.observations)
 
 
-def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(peers, "PEERS", {**PEERS, "linear": linear})
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torchrl.modules", None)
@@ -168,9 +162,7 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 @pytest.mark.parametrize(("precision", "factor"), [("float32", 1.001), ("bfloat16", 1.2)])
-def test_a_wrong_gradient_gets_no_figures(
-    precision: str, factor: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_gradient_gets_no_figures(precision, factor, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench_train, "uses_bfloat16", lambda *_: precision == "bfloat16")  # where it is emulated, too
     right = cpu.backward
 
@@ -193,13 +185,13 @@ def test_a_wrong_gradient_gets_no_figures(
         ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
     ],
 )
-def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_cannot_be(arguments, message, capsys):
     assert main(arguments) == 2
     *notes, error = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: {message}") and all("given twice" in note for note in notes)
 
 
-def test_a_nan_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_is_no_agreement(monkeypatch):
     """Also where it is not the first that is compared."""
     monkeypatch.setattr(bench_scan, "_apply", lambda method, scores, values: values + scores.mean() * torch.nan)
     with pytest.raises(NumericsError, match="differs from the float64 reference"):

@@ -1,9 +1,6 @@
 """scripts/memory_tasks: who plays its data, the task of its own, and what its tables say of made-up runs."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import memory_page
@@ -22,7 +19,7 @@ def runs(rate: float, scores: list[float], ms: float = 10.0) -> list[dict[str, A
 
 
 @pytest.fixture
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def made_up(tmp_path, monkeypatch) -> None:
     found = {
         "decision-aaren": [*runs(1.0, [99.0]), *runs(3.0, [90.0, 94.0])],
         "decision-gru": runs(1.0, [50.0], ms=20.0),
@@ -33,7 +30,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("made_up")
-def test_a_table_has_the_runs_with_the_chosen_rate() -> None:
+def test_a_table_has_the_runs_with_the_chosen_rate():
     head, rows = memory_page.tasks()
     assert head == ["task", "seeds", "one action", "data", "Decision-Aaren", "Decision-GRU"]
     assert rows[0] == ["T", "2", "25", "70", "92 ± 3, 2 s", "50, never"]
@@ -51,7 +48,7 @@ def data() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_experts_score_everything_and_seeds_repeat(data: Any) -> None:
+def test_experts_score_everything_and_seeds_repeat(data):
     for task in data.TASKS.values():
         assert task.score(data.played(task, 300, 0.0).returns) == pytest.approx(100, abs=0.01), task.name
     task = data.TASKS["Recall"]
@@ -60,7 +57,7 @@ def test_experts_score_everything_and_seeds_repeat(data: Any) -> None:
     assert task.score(first.returns) < 90
 
 
-def test_recall_asks_for_every_key_once(data: Any) -> None:
+def test_recall_asks_for_every_key_once(data):
     env = data.Recall(pairs=5)
     shown, rows, ended = {}, [env.reset(seed=3)[0]], False
     while not ended:

@@ -1,7 +1,5 @@
 """`collect`: what it records of policies that Stable-Baselines3 trained, and of those that it trains itself."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path
@@ -60,7 +58,7 @@ def small() -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "echo_env.py").write_text(ECHO)
@@ -81,7 +79,7 @@ def is_echo(file: Path) -> Episodes:
     return data
 
 
-def test_several_policies_act_in_turn_with_noise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_policies_act_in_turn_with_noise(folder, capsys):
     __import__("echo_env")
     for name, algorithm in (("a", SAC), ("b", TD3)):
         algorithm("MlpPolicy", gym.make("Echo-v0"), **small()).save(folder / name)
@@ -99,7 +97,7 @@ def test_several_policies_act_in_turn_with_noise(folder: Path, capsys: pytest.Ca
     assert collect([*asked, "--out", "plain.hdf5"]) == 2
 
 
-def test_data_of_a_normalized_policy_are_raw(folder: Path) -> None:
+def test_data_of_a_normalized_policy_are_raw(folder):
     """The policy acts on scaled observations; the file has those of the environment, and its rewards."""
     normal = VecNormalize(make_vec_env("Pendulum-v1", n_envs=2, seed=0))
     model = PPO("MlpPolicy", normal, n_steps=64, batch_size=64, **small())
@@ -123,7 +121,7 @@ def test_data_of_a_normalized_policy_are_raw(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [A2C, DQN, PPO, SAC, TD3])
-def test_a_file_tells_its_algorithm(algorithm: type, folder: Path) -> None:
+def test_a_file_tells_its_algorithm(algorithm, folder):
     env = gym.make("CartPole-v1" if algorithm is DQN else "Pendulum-v1")
     algorithm("MlpPolicy", env, **small()).save("model")
     assert algorithm_of(Path("model.zip")) == algorithm.__name__
@@ -132,7 +130,7 @@ def test_a_file_tells_its_algorithm(algorithm: type, folder: Path) -> None:
     assert isinstance(model, algorithm) and actions.shape == (3, *env.action_space.shape)
 
 
-def test_what_is_no_model(folder: Path) -> None:
+def test_what_is_no_model(folder):
     Path("text.zip").write_text("no archive")
     with zipfile.ZipFile("foreign.zip", "w") as archive:
         archive.writestr("data", json.dumps({"policy_class": {"__module__": "sb3_contrib.tqc.policies"}}))
@@ -161,9 +159,7 @@ def test_what_is_no_model(folder: Path) -> None:
         (["--env-id", "Pendulum-v1", "--policy", "sac.zip"], 2, "its observations are"),
     ],
 )
-def test_what_goes_wrong_is_one_line(
-    more: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_goes_wrong_is_one_line(more, code, message, capsys):
     if "sac.zip" in more:
         SAC("MlpPolicy", gym.make("MountainCarContinuous-v0"), **small()).save("sac")
     asked = {"--policy": ["random"], "--out": ["a.hdf5"], "--env-id": ["Echo-v0"]}

@@ -1,9 +1,6 @@
 """A comparison in TensorBoard: every agent's numbers under the same tags."""
 
-from __future__ import annotations
-
 from itertools import product
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -16,7 +13,7 @@ from aaren_rl.evaluate.scores import ActionError
 pytestmark = pytest.mark.filterwarnings("ignore")  # TensorBoard's own
 
 
-def test_every_agent_has_the_same_curves(tmp_path: Path) -> None:
+def test_every_agent_has_the_same_curves(tmp_path):
     """The second comparison replaces the first; the last task has held-out episodes, and no normalized scores."""
     own = {"reference": None, "source": "file", "action_error": ActionError([1.0, 3.0], [10, 10], 0.05)}
     agents, envs = ("decision-aaren", "decision-transformer"), ("hopper-medium", "pendulum")

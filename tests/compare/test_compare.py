@@ -1,7 +1,5 @@
 """The comparison end to end, at a size that takes seconds: train what is missing, score, report."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import datetime
@@ -22,7 +20,7 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def compared(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compared(hopper_file, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("comparison")
     train_before(command(hopper_file, out), left=1)
     assert compare(command(hopper_file, out)) == 0
@@ -30,7 +28,7 @@ def compared(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.slow
-def test_it_writes_everything(compared: Path) -> None:
+def test_it_writes_everything(compared):
     cells, settings = read_results(compared / "results.json")
     agents = ("decision-aaren", "decision-transformer")
     assert [(cell.agent, cell.seed) for cell in cells] == [(agent, seed) for seed in (0, 1) for agent in agents]
@@ -48,7 +46,7 @@ def test_it_writes_everything(compared: Path) -> None:
     assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))
 
 
-def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_again_trains_and_scores_nothing(compared, hopper_file, capsys):
     files = [p for p in (compared / "runs").rglob("*") if p.is_file() and p.name != ".lock"]
     before = [p.stat().st_mtime_ns for p in files]
     assert compare([*command(hopper_file, compared), "--tree-budget", "0.5"]) == 0  # the default
@@ -57,7 +55,7 @@ def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, caps
     assert [p.stat().st_mtime_ns for p in files] == before
 
 
-def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
+def test_what_fails_says_why(compared, hopper_file, tmp_path, capsys):
     assert compare(["9" if word == "8" else word for word in command(hopper_file, compared)]) == 4
     error = capsys.readouterr().err
     assert "optimizer.updates (run: 8, requested: 9)" in error and error.count("\n") == 1
@@ -68,7 +66,7 @@ def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
+def test_data_of_ones_own(hopper_file, tmp_path):
     """Two files, the second under its own name, and a preset among the settings of train."""
     settings = f"{SMALL} --preset paper --eval-every 2 --ref-min-score 0 --ref-max-score 150"
     own = f"--agents decision-aaren --seeds 1 --updates 2 --episodes 1 --jobs 1 -- {settings}"
@@ -95,14 +93,12 @@ def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
         ("--env-id Pendulum-v1 --source a.hdf5 --env hopper-medium", "give data of another environment a name"),
     ],
 )
-def test_tasks_that_do_not_fit_are_refused_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
-) -> None:
+def test_tasks_that_do_not_fit_are_refused_at_once(tmp_path, capsys, arguments, message):
     code = compare(["--out", str(tmp_path / "comparison"), *arguments.split()])
     assert code == 2 and message in capsys.readouterr().err and not (tmp_path / "comparison").exists()
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused_at_once(hopper_file: Path, tmp_path: Path, capsys) -> None:
+def test_a_file_in_the_place_of_the_folder_is_refused_at_once(hopper_file, tmp_path, capsys):
     (tmp_path / "out").touch()
     assert compare(command(hopper_file, tmp_path / "out")) == 2
     assert f"{tmp_path / 'out'} is not a folder; choose another place" in capsys.readouterr().err

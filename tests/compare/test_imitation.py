@@ -1,7 +1,5 @@
 """The action error on held-out episodes over training seeds: by hand, and what intervals are over."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -36,7 +34,7 @@ def two_agents(episodes: int = 30) -> list[Cell]:
     return cells
 
 
-def test_an_agents_error_by_hand() -> None:
+def test_an_agents_error_by_hand():
     known = [ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1), ActionError([1.0, 1.0], [2, 2], floor=0.3), None]
     cells = [with_error(error, seed=seed) for seed, error in enumerate(known)]
     (found,) = imitation(cells)
@@ -50,7 +48,7 @@ def test_an_agents_error_by_hand() -> None:
     assert imitation([*cells, with_error(ActionError([1.0], [2]), seed=3)])[0].above_floor is None
 
 
-def test_paired_episodes_tell_apart_what_means_do_not() -> None:
+def test_paired_episodes_tell_apart_what_means_do_not():
     cells = two_agents()
     first, second = (i.error for i in imitation(cells))
     assert first.interval[1] > second.interval[0]  # they overlap
@@ -61,7 +59,7 @@ def test_paired_episodes_tell_apart_what_means_do_not() -> None:
     assert -0.011 < low < found.difference.value < high < -0.009
 
 
-def test_over_tasks_every_task_weighs_alike() -> None:
+def test_over_tasks_every_task_weighs_alike():
     """Of the one task there are three seeds and a clear difference, of the other one seed and none."""
     other = ActionError([1.0] * 400, [10] * 400)
     cells = [*two_agents(), *(with_error(other, agent, env="walker2d-medium") for agent in AGENTS)]
@@ -72,7 +70,7 @@ def test_over_tasks_every_task_weighs_alike() -> None:
     assert over.difference.interval == pytest.approx(np.divide(one.difference.interval, 2))
 
 
-def test_a_differences_interval_is_over_seeds_too() -> None:
+def test_a_differences_interval_is_over_seeds_too():
     """Of each seed all episodes are alike, and the seeds disagree: episodes alone would give no width."""
     cells = [with_error(ActionError([1.0] * 5, [10] * 5), AGENTS[1], seed) for seed in range(3)]
     cells += [with_error(ActionError([float(seed)] * 5, [10] * 5), AGENTS[0], seed) for seed in range(3)]
@@ -82,7 +80,7 @@ def test_a_differences_interval_is_over_seeds_too() -> None:
     assert found.difference.interval == pytest.approx((-0.1, 0.1))
 
 
-def test_other_episodes_are_no_pairs() -> None:
+def test_other_episodes_are_no_pairs():
     """The third pair's are as long, of other data; the last's floors differ as floats do on another processor."""
     same, other = ActionError([1.0, 1.0], [4, 6], floor=0.0281), ActionError([1.0, 1.0, 1.0], [4, 6, 5])
     near = dataclasses.replace(same, floor=0.02815)
@@ -95,13 +93,13 @@ def test_other_episodes_are_no_pairs() -> None:
     assert error_differences(cells[:2]) == []
 
 
-def test_the_report_says_it() -> None:
+def test_the_report_says_it():
     cells = two_agents()
     printed, own = format_comparison(cells), imitation(cells)[0]
     assert all(f"{value:.4f} [" in printed for value in (own.error.value, own.above_floor.value))
 
 
-def test_of_discrete_actions_it_is_the_likelihood_and_named_so() -> None:
+def test_of_discrete_actions_it_is_the_likelihood_and_named_so():
     cells = two_agents()
     for agent, more in zip(AGENTS, (0.0, 0.2), strict=True):
         error = ActionError([4.0 + more, 6.0], [10, 10], correct=[9, 7])

@@ -1,7 +1,5 @@
 """What a comparison reads out of a run's folder, and that runs made or scored differently are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -25,14 +23,14 @@ HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=(100.0, 54
 
 
 @pytest.fixture(scope="module")
-def run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(hopper_file, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     scored = "--env hopper-medium --eval-every 5 --eval-episodes 2 --final-episodes 2".split()
     assert train([*scored, *SMALL, "--source", str(hopper_file), "--out", str(out)]) == 0
     return out / "hopper-medium" / "decision-aaren" / "seed0"
 
 
-def test_a_cell_has_everything(run: Path) -> None:
+def test_a_cell_has_everything(run):
     cell = gather(run, HOW)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     curve = [(line["update"], line["eval/normalized_score"]) for line in lines if "eval/normalized_score" in line]
@@ -53,7 +51,7 @@ def test_a_cell_has_everything(run: Path) -> None:
     assert cell.last.action_error.mean == pytest.approx(read_card(run).action_error, rel=1e-6)
 
 
-def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_kept_until_the_question_changes(run, monkeypatch):
     cell = gather(run, HOW)
     monkeypatch.delattr(gather_module, "_measure")  # measured again, there is a NameError
     assert gather(run, HOW) == cell
@@ -75,7 +73,7 @@ def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.Mo
             gather(run, HOW)
 
 
-def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_kept_no_episodes_has_no_action_error(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
     config = copied / "config.yaml"
     config.write_text(config.read_text().replace("held_out: 0.05", "held_out: 0.0"))
@@ -86,7 +84,7 @@ def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Pa
         gather(copied, HOW)
 
 
-def test_negative_returns_and_a_speed_that_is_not_known(run: Path, tmp_path: Path) -> None:
+def test_negative_returns_and_a_speed_that_is_not_known(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
     amend_card(copied / "policy", data_returns={**read_card(run).data_returns, "best": -800.0})
     metrics = copied / "metrics.jsonl"
@@ -96,7 +94,7 @@ def test_negative_returns_and_a_speed_that_is_not_known(run: Path, tmp_path: Pat
     assert cell.seconds_per_update is None
 
 
-def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> None:
+def test_results_are_read_as_they_were_written(run, tmp_path):
     cell, file = gather(run, HOW), tmp_path / "results.json"
     write_results(file, [cell], {"episodes": 3}, {"points": cell.curve})
     assert read_results(file) == ([cell], {"episodes": 3})
@@ -107,7 +105,7 @@ def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> Non
         read_results(file)
 
 
-def test_attentions_state_grows(run: Path) -> None:
+def test_attentions_state_grows(run):
     model = DecisionModel(ModelConfig(11, 3, "attention", 16, 1, 2))
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1000.0, "recurrent", 20)
     costs = action_cost(policy, read_card(run))

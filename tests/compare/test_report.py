@@ -1,7 +1,5 @@
 """The report of a comparison: what it says, and that it says it again."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess
@@ -34,7 +32,7 @@ def rows(text: str, title: str) -> list[list[str]]:
     return [found[0], *found[2:]]
 
 
-def test_scores_of_every_agent(tmp_path: Path) -> None:
+def test_scores_of_every_agent(tmp_path):
     text = report(tmp_path / "new", make_cells(README))
     report(tmp_path / "again", make_cells(README))
     for file in (tmp_path / "new").rglob("*.*"):
@@ -50,7 +48,7 @@ def test_scores_of_every_agent(tmp_path: Path) -> None:
     assert rows(printed, "Scores")[1] == aaren and rows(printed, "Probability of improvement")[1] == pair
 
 
-def test_every_run_is_there(tmp_path: Path) -> None:
+def test_every_run_is_there(tmp_path):
     text = report(tmp_path, make_cells(README))
     for cell, row in zip(make_cells(README), rows(text, "## Every run")[1:], strict=True):
         score, best = f"{cell.last.normalized_score_mean:.1f}", f"{cell.best.normalized_score_mean:.1f}"
@@ -60,7 +58,7 @@ def test_every_run_is_there(tmp_path: Path) -> None:
     assert "    versions: {'torch': '2.13.0'}" in text
 
 
-def test_several_tasks_and_returns_without_a_reference(tmp_path: Path) -> None:
+def test_several_tasks_and_returns_without_a_reference(tmp_path):
     scores = {"decision-aaren": [36.0, 35.0, 35.5], "decision-transformer": [35.2, 35.5, 35.5]}
     cells = make_cells(README) + make_cells(scores, env="halfcheetah-medium", source="d4rl")
     text = report(tmp_path / "two", cells)
@@ -75,14 +73,14 @@ def test_several_tasks_and_returns_without_a_reference(tmp_path: Path) -> None:
     assert overview(cells).axes[0].get_xlabel() == "return of an episode"
 
 
-def test_scores_stand_beside_what_the_data_return(tmp_path: Path) -> None:
+def test_scores_stand_beside_what_the_data_return(tmp_path):
     known = {"data_returns": {"mean": 1383.0, "best_tenth": 2871.0}, "reference_returns": [LOW, HIGH]}
     cells = [*make_cells({"decision-aaren": [50.0]}), *make_cells({"decision-transformer": [40.0]}, **known)]
     line = "hopper-medium, data: mean 1383 (43.1), best tenth 2871 (88.8)"
     assert line in report(tmp_path, cells) and line in format_comparison(cells).splitlines()
 
 
-def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_left_out(tmp_path):
     nothing: dict[str, Any] = {"curve": [], "sweep": [], "action_cost": []}
     cells = [dataclasses.replace(cell, **nothing) for cell in make_cells({"decision-aaren": [50.0, 60.0]})]
     text = report(tmp_path, cells, {})
@@ -90,7 +88,7 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     assert "Held-out error" not in text and rows(text, "one thread)")[1][5:] == ["-", "-"]
 
 
-def test_no_users_folder_is_shown_and_the_command_is_as_a_shell_takes_it(tmp_path, monkeypatch) -> None:
+def test_no_users_folder_is_shown_and_the_command_is_as_a_shell_takes_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/srv/me")
     for home in ("/srv/me", "/home/alice", "/Users/bob", "/root"):
         assert path(f"{home}/runs/seed0") == "~/runs/seed0"
@@ -105,7 +103,7 @@ def test_no_users_folder_is_shown_and_the_command_is_as_a_shell_takes_it(tmp_pat
     assert re.search(r"/srv/me|/home/alice", text) is None and f"\n\n    command: {line}\n" in text
 
 
-def test_names_and_paths_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_names_and_paths_are_shown_as_they_are(tmp_path):
     nasty = '<b>a|&"$x_{$</b>](javascript:1)\n`'
     (cell,) = make_cells({"bc": [50.0]}, source="file", source_path=nasty, dataset=nasty)
     text = report(tmp_path, [dataclasses.replace(cell, run=nasty)], {nasty: nasty})
@@ -116,7 +114,7 @@ def test_names_and_paths_are_shown_as_they_are(tmp_path: Path) -> None:
     assert len(rows(text, "## Every run")[1]) == 10
 
 
-def test_the_figure_of_scores_has_a_dot_per_seed() -> None:
+def test_the_figure_of_scores_has_a_dot_per_seed():
     known = {"data_returns": {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1334.0}, "reference_returns": [LOW, HIGH]}
     (axes,) = overview(make_cells(README, **known)).axes
     drawn = [[list(line.get_xdata()), list(line.get_ydata())] for line in axes.lines]
@@ -131,7 +129,7 @@ def test_the_figure_of_scores_has_a_dot_per_seed() -> None:
     }
 
 
-def test_curves_are_means_where_all_seeds_have_a_point() -> None:
+def test_curves_are_means_where_all_seeds_have_a_point():
     cells = make_cells({"decision-aaren": [30.0, 60.0]})
     shorter = dataclasses.replace(cells[1], curve=cells[1].curve[:2])
     figure = figures([cells[0], shorter])["hopper-medium"]

@@ -1,7 +1,5 @@
 """scripts/table1 run: what is missing is trained and scored, what is there is kept, no path of a machine shows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -35,7 +33,7 @@ def line(folder: Path, source: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(hopper_file, tmp_path_factory) -> Path:
     """An agent of the first seed, then the rest."""
     folder = tmp_path_factory.mktemp("table1")
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +50,7 @@ def cells(folder: Path) -> list[Cell]:
 
 
 @pytest.mark.slow
-def test_every_run_of_the_grid_is_there_once(made: Path) -> None:
+def test_every_run_of_the_grid_is_there_once(made):
     assert [(c.agent, c.seed) for c in cells(made)] == [("decision-aaren", 0), ("decision-aaren", 1), ("bc", 0)]
     assert sorted(run.name for run in (made / "runs").rglob("seed*")) == ["seed0", "seed1"]  # bc was in the results
     aaren, _, bc = cells(made)
@@ -60,7 +58,7 @@ def test_every_run_of_the_grid_is_there_once(made: Path) -> None:
     assert aaren.last.action_error is not None and aaren.best is None
 
 
-def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) -> None:
+def test_it_says_how_it_was_made_and_not_where(made, hopper_file):
     text = (made / "results" / "hopper-medium.json").read_text()
     settings = json.loads(text)["settings"]
     assert settings["settings"]["updates"] == 2 and settings["evaluation"]["episodes"] == 2
@@ -72,7 +70,7 @@ def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) ->
     assert all(value == float(f"{value:.6g}") for cell in cells(made) for value in cell.last.returns)
 
 
-def test_the_precision_is_that_of_training(made: Path, tmp_path: Path) -> None:
+def test_the_precision_is_that_of_training(made, tmp_path):
     """A run that was trained elsewhere and is scored here."""
     shutil.copytree(made / "runs" / "hopper-medium" / "decision-aaren" / "seed0", tmp_path / "run")
     card = read_card(tmp_path / "run")
@@ -80,7 +78,7 @@ def test_the_precision_is_that_of_training(made: Path, tmp_path: Path) -> None:
     assert script.here(tmp_path / "run")["precision"] == "float32"
 
 
-def test_again_does_nothing_and_other_settings_are_not_mixed(made: Path, hopper_file: Path) -> None:
+def test_again_does_nothing_and_other_settings_are_not_mixed(made, hopper_file):
     file = made / "results" / "hopper-medium.json"
     before, asked = file.stat().st_mtime_ns, line(made, hopper_file)
     assert script.run(script.parse(asked)) == 0

@@ -1,7 +1,5 @@
 """scripts/table1 page: the page is what the committed results say, and every number of a made-up one is its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path
@@ -77,7 +75,7 @@ def rows(page: str, first: str) -> list[list[str]]:
     return [[text.strip() for text in line.split("|")[2:-1]] for line in found]
 
 
-def test_the_pages_are_made_of_the_results(tmp_path: Path) -> None:
+def test_the_pages_are_made_of_the_results(tmp_path):
     """A result that is landed needs its page written again."""
     docs, kept = tmp_path / "docs", ROOT / "docs" / "results"
     for results in ("benchmark", "table1"):
@@ -94,7 +92,7 @@ def test_the_pages_are_made_of_the_results(tmp_path: Path) -> None:
     assert drawn == {file.name for file in (kept / "table1").glob("*.svg")} == {"forest.svg"}
 
 
-def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
+def test_every_number(tmp_path, cells):
     with pytest.raises(UsageError, match="no results here; scripts/table1 writes them"):
         table1_page.write(tmp_path / "nowhere", read_grid(GRID))
     page = write(tmp_path, cells)
@@ -116,7 +114,7 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert steps[1] == ["2.0 [2.0, 2.0]", "0.50 [0.50, 0.50]", "1, 1 of 2", "hopper-medium 10.0"]
 
 
-def test_one_token_alone(tmp_path: Path, cells: list[Cell]) -> None:
+def test_one_token_alone(tmp_path, cells):
     """Of one dataset there is no mean; of two there is."""
     first, second = (run(env, ONE_TOKEN, 0, score, 0.03) for env, score in ((cells[0].env, 72), (cells[-1].env, 43)))
     assert not rows(write(tmp_path / "first", [*cells, first]), "one token per step")
@@ -124,29 +122,29 @@ def test_one_token_alone(tmp_path: Path, cells: list[Cell]) -> None:
     assert rows(page, "one token per step")[0][1:3] == ["2.5", "0.50"]
 
 
-def test_a_run_on_a_gpu_is_of_another_machine(tmp_path: Path, cells: list[Cell]) -> None:
+def test_a_run_on_a_gpu_is_of_another_machine(tmp_path, cells):
     page = write(tmp_path, [dataclasses.replace(cells[0], device="H100"), *cells[1:]])
     assert rows(page, "Decision-Aaren")[-1][0] == "3" and "Trained on: P0, float32." in page
 
 
-def test_runs_that_differ_in_their_data_are_refused(tmp_path: Path, cells: list[Cell]) -> None:
+def test_runs_that_differ_in_their_data_are_refused(tmp_path, cells):
     other = dataclasses.replace(cells[-1], last=dataclasses.replace(cells[-1].last, source_path="other.hdf5"))
     with pytest.raises(UsageError, match=r"source_path '/data/hopper-medium.hdf5' and 'other.hdf5'"):
         write(tmp_path, [*cells[:-1], other])
 
 
-def test_runs_without_held_out_episodes(tmp_path: Path, cells: list[Cell]) -> None:
+def test_runs_without_held_out_episodes(tmp_path, cells):
     cells = [dataclasses.replace(cell, last=dataclasses.replace(cell.last, action_error=None)) for cell in cells]
     page = write(tmp_path, cells)
     assert "on average over 2 datasets" in " ".join(page.split()) and "held-out action MSE minus" not in page
 
 
-def test_a_dataset_that_has_runs_without_a_target_alone(tmp_path: Path, cells: list[Cell]) -> None:
+def test_a_dataset_that_has_runs_without_a_target_alone(tmp_path, cells):
     page = write(tmp_path, [*cells, run("ant-medium", CLONED, 0, 30.0, 0.02)])
     assert rows(page, "Decision-Aaren")[-2][-1] == STEERED[3]
 
 
-def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:
+def test_an_agent_under_way_does_not_take_the_average_away(tmp_path, cells):
     """10 % BC lacks a dataset that Decision-Aaren and Decision Transformer have."""
     more = [gated(run("ant-medium", OURS, 0, 90, 0.02)), run("ant-medium", THEIRS, 0, 60, 0.019)]
     page = write(tmp_path, [*cells, *more])

@@ -132,10 +132,9 @@ def test_info_of_every_source(folder, capsys):
     write_minari("my/set-v0", episodes(), env_id="Hopper-v5", reference_returns=(0, 10))
     write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
     for command, *parts in (
-        ("info hopper-medium --source fits.hdf5", "a file of yours"),
-        ("info hopper-medium --source local", "a local set, not D4RL's"),
-        ("info hopper-medium --source minari", "mujoco/hopper/medium-v0, from Minari"),
-        ("info hopper-medium --source minari:my/set-v0", "my/set-v0, from Minari"),
+        ("info fits.hdf5", "a file of yours"),
+        ("info hopper-medium", "a local set, not D4RL's"),
+        ("info minari:mujoco/hopper/medium", "mujoco/hopper/medium-v0, from Minari"),
         ("info minari:my/set-v0", f"{episodes().returns.mean() * 10:.1f} (Minari's reference returns)"),
         ("info mine.hdf5", "a file of yours", "mean score    -", "[-2.9", "environment   not named"),
         ("info tmaze", "(success in percent, chance is 50)"),
@@ -170,7 +169,6 @@ def test_options_that_do_not_fit(folder, capsys):
         ("info hopper-medium --json numbers", ["--json numbers: is a folder"]),
         ("info hopper-medium --json no/such.json", ["--json", "folder does not exist"]),
         ("info hopper-medium --env-id Hopper-v4", ["simulated on Hopper-v4"]),
-        ("info minari:my/set-v0 --source local", ["--source local", "leave it out"]),
         ("download minari:my/set-v0", ["--source minari"]),
     ):
         refused(capsys, 2, command, *parts)
@@ -180,10 +178,8 @@ def test_options_that_do_not_fit(folder, capsys):
     for command, part in (
         ("info minari:my/set-v0 --env-id Hopper-v4", "--env-id Hopper-v4: a Minari data set names its own"),
         ("info minari:my/set-v0 --max-episode-steps 9", "--max-episode-steps"),
-        ("info minari:my/set-v0 --local-steps 2000", "--local-steps 2000"),
         ("info mine.hdf5 --clip-actions", "--clip-actions: without an environment"),
         ("convert minari:my/set-v0 new.hdf5 --max-episode-steps 9", "--max-episode-steps"),
-        ("convert mine.hdf5 new.hdf5 --description mine", "--description"),
     ):
         refused(capsys, 2, command, part)
     assert not (folder / "new.hdf5").exists()
@@ -235,10 +231,10 @@ def test_there_and_back_is_the_same_bit_for_bit(folder, capsys):
     assert "converted from minari:my/set-v0" in again.notes[0]
     assert "converted from first.hdf5; origin: by hand" in read_minari("my/set-v0").episodes.notes[0]
     write_hdf5(folder / D4RL, data, {})
-    assert main(["convert", "hopper-medium", "minari:my/medium-v0", "--description", "D4RL's"]) == 0
+    assert main(["convert", "hopper-medium", "minari:my/medium-v0"]) == 0
     read = read_minari("my/medium-v0")
     assert read.episodes.env_id == "Hopper-v4" and read.spec.reference[1:] == (-20.272305, 3234.3)
-    assert read.episodes.notes[0].endswith("D4RL's")
+    assert read.episodes.notes[0].endswith("converted from hopper_medium-v2.hdf5")
 
 
 def test_convert_refuses(folder, capsys):
@@ -277,7 +273,7 @@ def test_a_built_in_task_is_converted_with_the_environment_of_its_data(folder):
     assert (spec["id"], spec["max_episode_steps"], spec["kwargs"]) == ("aaren_rl/TMaze-v0", 200, {})
 
 
-def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path) -> None:
+def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path):
     rng, steps = np.random.default_rng(0), 2000
     seen = rng.normal(size=(steps, 4))
     seen[:, 0] = 48.8566 + 1e-5 * seen[:, 0]  # degrees
@@ -295,7 +291,7 @@ def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path) -> 
     assert columns["mean"][0] == pytest.approx(48.8566, abs=1e-6)
     assert columns["std"][0] == pytest.approx(1e-5, rel=0.1)
     assert numbers["constant_columns"] == [1] and numbers["ends"] == {"terminated": 25, "truncated": 75}
-    text = format_description(numbers, read_file(path))
+    text = format_description(numbers)
     assert "48.8566" in text and " 2e-05" in text and "25 terminated (25.0%), 75 cut by a time limit" in text
     (line,) = (line for line in text.splitlines() if line.startswith("observation 1 "))
     assert line.split()[2:] == ["7.25", "7.25", "7.25", "0", "0", "constant"]

@@ -1,7 +1,5 @@
 """docs/demo.md in a real browser, from the built site: needs chromium-headless-shell, chromium-driver and npm."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.server
@@ -47,7 +45,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def site(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True)
@@ -76,7 +74,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(site: str, browser: Any) -> Any:
+def page(site, browser) -> Any:
     browser.get(site)
     return browser
 
@@ -108,7 +106,7 @@ def run(page: Any, body: str, *arguments: object) -> Any:
     return found
 
 
-def test_it_runs_from_one_origin_without_an_error(page: Any, site: str) -> None:
+def test_it_runs_from_one_origin_without_an_error(page, site):
     until(START, lambda: page.find_element("id", "demo").get_attribute("data-ready") == "true")
     part(page, "start").click()
     until(START, lambda: steps(page) > 100)
@@ -120,7 +118,7 @@ def test_it_runs_from_one_origin_without_an_error(page: Any, site: str) -> None:
     assert not [url for url in urls if not url.startswith((origin, "data:", "blob:"))]
 
 
-def test_slider_push_and_pause(page: Any) -> None:
+def test_slider_push_and_pause(page):
     part(page, "start").click()
     until(START, lambda: steps(page) > 20)
     ActionChains(page).click(part(page, "target")).perform()  # in the middle of 900 to 3,200
@@ -146,7 +144,7 @@ def test_slider_push_and_pause(page: Any) -> None:
     assert fell < 250  # without a push it hops on beyond that
 
 
-def test_the_panel_shows_the_state(page: Any) -> None:
+def test_the_panel_shows_the_state(page):
     """Every head has a row with a color in it."""
     Select(part(page, "robot")).select_by_value("halfcheetah")
     part(page, "start").click()
@@ -163,7 +161,7 @@ def test_the_panel_shows_the_state(page: Any) -> None:
     assert page.execute_script(script) == [True] * 12 and part(page, "speed").text.endswith(" m/s")
 
 
-def test_keys_are_the_demos_and_not_the_sites(page: Any, site: str) -> None:
+def test_keys_are_the_demos_and_not_the_sites(page, site):
     part(page, "start").click()
     until(START, lambda: steps(page) > 5)
     for focus in (None, "#demo", '[data-part="left"]'):  # None: where the start leaves it
@@ -177,7 +175,7 @@ def test_keys_are_the_demos_and_not_the_sites(page: Any, site: str) -> None:
             assert not page.execute_script("return document.querySelector('#__search').checked")
 
 
-def test_a_robot_that_does_not_load_leaves_a_way_back(page: Any, site: str) -> None:
+def test_a_robot_that_does_not_load_leaves_a_way_back(page, site):
     part(page, "start").click()
     until(START, lambda: steps(page) > 5)
     page.execute_cdp_cmd("Network.enable", {})
@@ -191,7 +189,7 @@ def test_a_robot_that_does_not_load_leaves_a_way_back(page: Any, site: str) -> N
 
 
 @pytest.mark.parametrize("robot", ENVS)
-def test_the_policys_actions_are_those_of_the_runtime(page: Any, robot: str) -> None:
+def test_the_policys_actions_are_those_of_the_runtime(page, robot):
     policy, rng = load_policy(DEMO / f"{robot}.onnx"), np.random.default_rng(0)
     size = json.loads((DEMO / f"{robot}.json").read_text())["observation"]
     observations = rng.normal(0, 1, (50, size)).astype(np.float32)
@@ -212,7 +210,7 @@ def test_the_policys_actions_are_those_of_the_runtime(page: Any, robot: str) -> 
 
 
 @pytest.mark.parametrize("robot", ENVS)
-def test_the_simulation_is_that_of_python(page: Any, robot: str) -> None:
+def test_the_simulation_is_that_of_python(page, robot):
     env = make_env(ENVS[robot]).unwrapped
     env.reset(seed=0)
     start = env.data.qpos.copy(), env.data.qvel.copy()

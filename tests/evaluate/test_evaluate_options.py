@@ -1,9 +1,6 @@
 """Options of `evaluate` that do not fit the policy or the data."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +16,7 @@ def run_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
     return code, *capsys.readouterr()
 
 
-def test_options_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_go_together(tmp_path, capsys):
     run, cloned = save_run(tmp_path / "run"), save_run(tmp_path / "bc", agent="bc")
     for arguments, message in (
         ([run, "--json", tmp_path / "x", "--csv", tmp_path / "x"], "--json, --csv: both name "),
@@ -32,21 +29,21 @@ def test_options_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureF
         assert code == 2 and message in error and "note: " not in error
 
 
-def test_the_environment_is_made_before_the_held_out_error(trained_run: Path, capsys, monkeypatch) -> None:
+def test_the_environment_is_made_before_the_held_out_error(trained_run, capsys, monkeypatch):
     """An environment that does not fit is refused before minutes of held-out episodes, not after."""
     monkeypatch.setattr("aaren_rl.evaluate.evaluate.action_error", Mock(side_effect=AssertionError("too early")))
     code, out, error = run_with(capsys, trained_run, "--held-out", "--env-id", "Pendulum-v1")
     assert code == 4 and "choose another environment" in error and out == ""
 
 
-def test_a_policy_is_made_once(trained_run: Path, monkeypatch) -> None:
+def test_a_policy_is_made_once(trained_run, monkeypatch):
     made, right = [], Policy.__post_init__
     monkeypatch.setattr(Policy, "__post_init__", lambda policy: made.append(right(policy)))
     arguments = make_parser().parse_args([str(trained_run)])
     assert open_policy(trained_run, arguments)[0].temperature is None and len(made) == 1
 
 
-def test_a_score_says_which_weights_it_is_of(trained_run: Path, tmp_path: Path) -> None:
+def test_a_score_says_which_weights_it_is_of(trained_run, tmp_path):
     asked: list[tuple[list[str], str]] = [([], "ema"), (["--weights", "raw"], "raw")]
     for options, weights in asked:
         file = tmp_path / f"{weights}.json"

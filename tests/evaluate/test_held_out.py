@@ -1,7 +1,5 @@
 """The held-out action error: what a policy does step by step is what the model says of whole episodes in parallel."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -51,7 +49,7 @@ def expected(policy, episodes: Episodes, context: int | None) -> list[float]:
 
 @pytest.mark.parametrize("mixer", ["aaren", "attention"])
 @pytest.mark.parametrize(("rollout", "context"), [("recurrent", None), ("window", 4)])
-def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episodes: Episodes) -> None:
+def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episodes):
     policy = dataclasses.replace(make_policy(mixer, rollout, context or 8), return_range=None)
     found = action_error(policy, HeldOut(episodes), LOW, HIGH)
     np.testing.assert_allclose(found.sums, expected(policy, episodes, context), rtol=1e-4)
@@ -59,7 +57,7 @@ def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episo
     assert found.mean == pytest.approx(sum(found.sums) / sum(LENGTHS))
 
 
-def test_it_does_not_matter_how_many_are_played_at_once(episodes: Episodes, monkeypatch) -> None:
+def test_it_does_not_matter_how_many_are_played_at_once(episodes, monkeypatch):
     policy = make_policy()
     together = action_error(policy, HeldOut(episodes, 0.5), LOW, HIGH)
     monkeypatch.setattr(held_out, "AT_ONCE", 2)
@@ -68,7 +66,7 @@ def test_it_does_not_matter_how_many_are_played_at_once(episodes: Episodes, monk
     assert together.floor == 0.5
 
 
-def test_floor_and_interval() -> None:
+def test_floor_and_interval():
     error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)
     assert error.mean == pytest.approx(9 / 40)
     assert error.above_floor == pytest.approx(9 / 40 - 0.1)
@@ -82,7 +80,7 @@ def test_floor_and_interval() -> None:
     assert (many.mean() - low, high - many.mean()) == pytest.approx((half, half), rel=0.15)
 
 
-def test_errors_weigh_what_would_be_drawn() -> None:
+def test_errors_weigh_what_would_be_drawn():
     """The best half of 200 episodes of 1,000 steps alone; and of what is held out the best, if none is drawn."""
     rewards = np.repeat(np.arange(200.0), 1000)
     many = Episodes.from_arrays(

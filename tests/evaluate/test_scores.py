@@ -1,11 +1,8 @@
 """Scores: their tables, files and intervals, and what the data return beside them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,17 +26,17 @@ LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); deterministic behavior p
         ({"data_returns": {"mean": -0.25}, "reference": None}, "data: mean -0.250"),
     ],
 )
-def test_the_table_says_what_the_data_return(changes, line: str) -> None:
+def test_the_table_says_what_the_data_return(changes, line):
     lines = format_table([make_score(**changes)]).splitlines()
     assert lines[-2] == line and lines[-3] == "" and make_score().data() is None
 
 
-def test_scores_are_read_as_they_were_written() -> None:
+def test_scores_are_read_as_they_were_written():
     score = make_score(data_returns=DATA, action_error=ActionError([1.0, 2.0], [10, 20], 0.5))
     assert read(Score, json.loads(json.dumps(asdict(score)))) == score
 
 
-def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_needs_no_data_for_them(tmp_path, capsys):
     run = save_run(tmp_path, data_returns=DATA)
     assert evaluate([str(run), "--episodes", "1", "--json", str(tmp_path / "scores.json")]) == 0
     assert LINE in capsys.readouterr().out
@@ -50,7 +47,7 @@ def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureF
     assert "deterministic behavior policy" not in out and "no score: " in out and "(train takes --ref-min-" in out
 
 
-def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_policies_and_a_row_an_episode(tmp_path, capsys):
     both = [str(save_run(tmp_path / "one")), str(save_run(tmp_path / "other", seed=3, target_return=50.0))]
     files = ["--json", str(tmp_path / "scores.json"), "--csv", str(tmp_path / "episodes.csv")]
     assert evaluate([*both, "--episodes", "5", "--eval-seed", "7", *files]) == 0
@@ -99,7 +96,7 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
         ({"data_returns": {"mean": "high"}}, "data_returns"),
     ],
 )
-def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path, change, message):
     run = save_run(tmp_path / "run", **change)
     with pytest.raises(CheckpointError, match=message):
         load_policy(run)
@@ -112,7 +109,7 @@ def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path: Path, change: dict[
         ({"mixer": "aaren-rsa", "rem_dilation": 2**40}, "rem_dilation: must be at most 1,000"),
     ],
 )
-def test_a_card_of_a_huge_model_costs_no_memory(tmp_path: Path, shape: dict[str, object], message: str) -> None:
+def test_a_card_of_a_huge_model_costs_no_memory(tmp_path, shape, message):
     file = save_run(tmp_path / "run") / "policy" / "config.json"
     card = json.loads(file.read_text())
     file.write_text(json.dumps(card | {"card_sha256": None, "model": card["model"] | shape}))
@@ -121,7 +118,7 @@ def test_a_card_of_a_huge_model_costs_no_memory(tmp_path: Path, shape: dict[str,
 
 
 @pytest.mark.parametrize("written", ["auto", "best", None])
-def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path: Path, written: str | None) -> None:
+def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path, written):
     file = save_run(tmp_path / "run") / "policy" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"card_sha256": None, "target_return": written}))
     if written == "auto":

@@ -1,7 +1,5 @@
 """The video of an evaluation: it shows the very episode that was scored, or fails before anything is played."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -34,7 +32,7 @@ def told_return(text: str) -> float:
 
 
 @pytest.mark.usefixtures("renderer")
-def test_a_gif_shows_the_scored_episode(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gif_shows_the_scored_episode(trained_run, tmp_path, capsys):
     file, scores = tmp_path / "episode.gif", tmp_path / "scores.json"
     asked = ["--episodes", "3", "--eval-seed", "7", "--target-return", "3600", "1800"]
     assert evaluate([str(trained_run), *asked, "--video", str(file), "--json", str(scores)]) == 0
@@ -51,9 +49,7 @@ def test_a_gif_shows_the_scored_episode(trained_run: Path, tmp_path: Path, capsy
     )
 
 
-def test_without_a_renderer_nothing_is_played_or_written(
-    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_renderer_nothing_is_played_or_written(trained_run, tmp_path, monkeypatch, capsys):
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)
     for chosen in ("osmesa", "nonsense"):
@@ -74,9 +70,7 @@ def test_without_a_renderer_nothing_is_played_or_written(
         ("episode.mp4", 7, "pip install 'aaren-rl[video]'"),  # ffmpeg is not there
     ],
 )
-def test_a_file_that_cannot_be(
-    trained_run: Path, tmp_path: Path, monkeypatch, capsys, file: str, code: int, message: str
-) -> None:
+def test_a_file_that_cannot_be(trained_run, tmp_path, monkeypatch, capsys, file, code, message):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert evaluate([str(trained_run), "--video", str(tmp_path / file)]) == code
     (error,) = capsys.readouterr().err.splitlines()
@@ -111,7 +105,7 @@ class Drawn(gym.Env):
 
 
 @pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def drawn(tmp_path, monkeypatch):
     (tmp_path / "drawn_env.py").write_text(DRAWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     gym.register("Drawn-v0", "drawn_env:Drawn")
@@ -136,7 +130,7 @@ def film(video: Video, **changes) -> tuple[np.ndarray, str]:
     return played.returns, video.write(scored)
 
 
-def test_an_environment_that_does_not_repeat_is_not_filmed(drawn: str, tmp_path: Path) -> None:
+def test_an_environment_that_does_not_repeat_is_not_filmed(drawn, tmp_path):
     kwargs = {"seeded": False}
     with closing(Video(tmp_path / "a.mp4", drawn, kwargs, 1)) as video:
         with pytest.raises(SimulationError, match="does not repeat an episode"):
@@ -144,7 +138,7 @@ def test_an_environment_that_does_not_repeat_is_not_filmed(drawn: str, tmp_path:
     assert not list(tmp_path.glob("*.mp4"))
 
 
-def test_the_first_of_several_episodes(drawn: str, tmp_path: Path) -> None:
+def test_the_first_of_several_episodes(drawn, tmp_path):
     """`write` refuses to show an episode whose return is another than the one that was scored."""
     with closing(Video(tmp_path / "a.gif", drawn, {}, 1)) as video:
         returns, said = film(video, episodes=10)

@@ -1,7 +1,5 @@
 """The command `export`: what it checks, writes and refuses; and `evaluate` of what it wrote."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -38,19 +36,19 @@ def _quick() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory) -> Path:
     return save_run(tmp_path_factory.mktemp("runs") / "seed0")
 
 
 @pytest.fixture(scope="module")
-def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(run, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("exported") / "policy.onnx"
     assert export([str(run), "--out", str(path)]) == 0
     return path
 
 
 @pytest.fixture
-def graph_of_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def graph_of_file(file, monkeypatch) -> None:
     """The command gets the graph of that file, whatever the policy."""
     monkeypatch.setattr(command, "policy_graph", lambda policy: onnx.load(file))
 
@@ -63,7 +61,7 @@ def last_action(policy, steps: int = 30) -> np.ndarray:
     return action
 
 
-def test_one_file_with_weights_and_card(run: Path, file: Path) -> None:
+def test_one_file_with_weights_and_card(run, file):
     assert list(file.parent.iterdir()) == [file]
     model = onnx.load(file, load_external_data=False)
     onnx.checker.check_model(model, full_check=True)
@@ -78,7 +76,7 @@ def test_one_file_with_weights_and_card(run: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("rollout", ["window", pytest.param("staggered", marks=pytest.mark.slow)])
-def test_other_weights_and_rollouts(rollout: str, tmp_path: Path) -> None:
+def test_other_weights_and_rollouts(rollout, tmp_path):
     run, file = save_run(tmp_path / "run", settings={"layers": 1}), tmp_path / "policy.onnx"
     file.touch()
     given = f"--weights raw --rollout {rollout} --rollout-context 6 --force".split()
@@ -90,13 +88,13 @@ def test_other_weights_and_rollouts(rollout: str, tmp_path: Path) -> None:
     assert not np.allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
 
-def test_a_context_that_has_no_effect_is_named(run: Path, tmp_path: Path, capsys) -> None:
+def test_a_context_that_has_no_effect_is_named(run, tmp_path, capsys):
     file = str(tmp_path / "policy.onnx")
     code, err = refused(capsys, str(run), "--out", file, "--rollout", "recurrent", "--rollout-context", "7")
     assert code == 2 and "--rollout-context 7: has no effect with the rollout recurrent; leave it out" in err
 
 
-def test_evaluate_scores_the_file_as_the_run(run: Path, file: Path, tmp_path: Path, capsys) -> None:
+def test_evaluate_scores_the_file_as_the_run(run, file, tmp_path, capsys):
     scores = []
     for path in (run, file):
         assert evaluate([str(path), "--episodes", "1", "--json", str(tmp_path / "scores.json")]) == 0
@@ -111,7 +109,7 @@ def test_evaluate_scores_the_file_as_the_run(run: Path, file: Path, tmp_path: Pa
     assert "--rollout, --weights: fixed in" in capsys.readouterr().err
 
 
-def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, graph_of_file, tmp_path: Path, capsys) -> None:
+def test_int8_is_smaller_and_says_what_it_costs(run, file, graph_of_file, tmp_path, capsys):
     small = tmp_path / "small.onnx"
     assert export([str(run), "--out", str(small), "--quantize", "int8"]) == 0
     out = capsys.readouterr().out
@@ -124,21 +122,21 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, graph_of_
     assert "EMA int8 weights" in capsys.readouterr().out
 
 
-def test_a_file_that_exists_is_kept_without_force(run: Path, tmp_path: Path, capsys) -> None:
+def test_a_file_that_exists_is_kept_without_force(run, tmp_path, capsys):
     file = tmp_path / "policy.onnx"
     file.write_text("precious")
     code, err = refused(capsys, str(run), "--out", str(file))
     assert code == 2 and "exists; --force replaces it" in err and file.read_text() == "precious"
 
 
-def test_a_mismatch_writes_nothing(run: Path, graph_of_file, tmp_path: Path, capsys) -> None:
+def test_a_mismatch_writes_nothing(run, graph_of_file, tmp_path, capsys):
     """The graph has other weights."""
     code, err = refused(capsys, str(run), "--weights", "raw", "--out", str(tmp_path / "policy.onnx"))
     assert code == 6 and "differs from PyTorch at step 0 by" in err and "nothing was written" in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_check_asks_for_the_maximum_return_too() -> None:
+def test_the_check_asks_for_the_maximum_return_too():
     policy = dataclasses.replace(make_policy(max_return_estimate=True, layers=1), return_range=None)
     exported, card = onnx_policy_of(policy), make_card(policy.model)
     assert 0 < check(policy, exported, card, 50, TOLERANCE) < 1e-5
@@ -158,7 +156,7 @@ class Off:
         return action + self.off, state
 
 
-def test_the_check_allows_a_ten_thousandth_of_half_the_range() -> None:
+def test_the_check_allows_a_ten_thousandth_of_half_the_range():
     policy = make_policy(layers=1)
     card = make_card(policy.model)
     assert check(policy, Off(policy, 0.9e-4), card, 3, TOLERANCE) == pytest.approx(0.9e-4, rel=0.05)
@@ -166,7 +164,7 @@ def test_the_check_allows_a_ten_thousandth_of_half_the_range() -> None:
         check(policy, Off(policy, 1.1e-4), card, 3, TOLERANCE)
 
 
-def test_the_check_of_discrete_actions() -> None:
+def test_the_check_of_discrete_actions():
     """Large logits pass, of which softmax makes large differences of small ones.
 
     Actions are the same integers, by the runtime as by the output that programs in other languages read.
@@ -191,7 +189,7 @@ def test_the_check_of_discrete_actions() -> None:
         check(policy, exported, card, 50, TOLERANCE)
 
 
-def test_attention_exports_its_window_alone(tmp_path: Path, capsys) -> None:
+def test_attention_exports_its_window_alone(tmp_path, capsys):
     run = save_run(tmp_path / "seed0", "attention")
     assert export([str(run), "--out", str(tmp_path / "policy.onnx"), "--rollout", "recurrent"]) == 2
     assert "use --rollout window" in capsys.readouterr().err
@@ -204,7 +202,7 @@ def refused(capsys, *arguments: str) -> tuple[int, str]:
     return code, err
 
 
-def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, capsys) -> None:
+def test_what_cannot_be_exported_is_one_clear_line(run, tmp_path, capsys):
     for out, message in ((tmp_path / "absent" / "p.onnx", "its folder does not exist"), (tmp_path, "is a folder")):
         code, err = refused(capsys, str(run), "--out", str(out))
         assert code == 2 and message in err
@@ -215,18 +213,18 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
     assert not any(tmp_path.iterdir())
 
 
-def test_without_onnxscript_the_extra_is_named(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_without_onnxscript_the_extra_is_named(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"))
     assert code == 7 and "pip install 'aaren-rl[export]'" in err
 
 
-def test_the_choices_of_rollout_modes_are_the_packages() -> None:
+def test_the_choices_of_rollout_modes_are_the_packages():
     """They are written out, because what they come from imports torch."""
     assert card_module.ROLLOUTS == ROLLOUTS
 
 
-def test_saturated_actions_are_inside_the_bounds() -> None:
+def test_saturated_actions_are_inside_the_bounds():
     """As those of PyTorch, to the last bit; (0.9 - -0.1) / 2 in float32 beside 0.4 is below -0.1."""
     bounds = {"action_low": torch.full((ACTION,), -0.1), "action_high": torch.full((ACTION,), 0.9)}
     saturated = make_policy(layers=1)

@@ -1,7 +1,5 @@
 """The step that is exported, in PyTorch and as ONNX, beside `Policy`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 
@@ -69,7 +67,7 @@ def differences(policy: Policy, step: PolicyStep, run: Run) -> list[float]:
     ],
 )
 @torch.no_grad()
-def test_the_step_is_the_policy(mixer: str, rollout: str, length: int, tokens_per_step: int) -> None:
+def test_the_step_is_the_policy(mixer, rollout, length, tokens_per_step):
     """Longer than the table of the time embedding (20 rows), with action ranges that are not -1 to 1."""
     policy = make_policy(mixer, rollout, length, tokens_per_step=tokens_per_step, max_return_estimate=True)
     step = PolicyStep(policy).eval()
@@ -90,7 +88,7 @@ ALWAYS = "aaren", "window"  # the others are slow
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in ALWAYS else pytest.mark.slow) for k in GRAPHS])
-def test_onnx_runtime_takes_the_same_steps(kind: str) -> None:
+def test_onnx_runtime_takes_the_same_steps(kind):
     policy = GRAPHS[kind]()
     session = onnx_policy_of(policy)._session
     names = [value.name for value in session.get_inputs()]
@@ -114,6 +112,6 @@ def test_onnx_runtime_takes_the_same_steps(kind: str) -> None:
         ("gru", "window", {}, "the mixer gru has no ONNX graph in the rollout window"),
     ],
 )
-def test_what_has_no_graph_is_refused(mixer: str, rollout: str, more: dict[str, int], message: str) -> None:
+def test_what_has_no_graph_is_refused(mixer, rollout, more, message):
     with pytest.raises(UsageError, match=message):
         policy_graph(make_policy(mixer, rollout, **more))

@@ -1,7 +1,5 @@
 """Command lines, files and environments that cannot be: each ends with one line that says why, and an exit code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -52,7 +50,7 @@ FAULTS = ("raises", "size", "exits", "nan", "reward", "infinite", "ended")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory) -> Path:
     """Data, and a run on them."""
     root, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
     gym.register("Odd-v0", Odd)
@@ -70,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(world, tmp_path, monkeypatch) -> Path:
     """A folder of its own; the run in it is a copy."""
     shutil.copytree(world / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
@@ -118,7 +116,7 @@ LINES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: ascii(line)[:60])
-def test_a_line(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line(line, here, capsys):
     ends_well(call(line, here), LINES[line], capsys.readouterr().err)
 
 
@@ -135,13 +133,13 @@ READ = ("evaluate odd", "sweep odd", "import-weights odd out", "train --env hopp
 
 @pytest.mark.parametrize("kind", PATHS)
 @pytest.mark.parametrize("line", READ)
-def test_a_path(line: str, kind: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path(line, kind, here, capsys):
     PATHS[kind](Path("odd"))
     ends_well(call(line, here), ANY, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("line", ["evaluate RUN --episodes 1 --json odd", "export RUN --force --out odd"])
-def test_what_is_no_file_is_not_replaced(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_file_is_not_replaced(line, here, capsys):
     """Somebody who is root, as in a container, would lose /dev/null."""
     os.mkfifo("odd")
     ends_well(call(line, here), {2}, capsys.readouterr().err)
@@ -159,14 +157,14 @@ FILES = {
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text)[:20])
 @pytest.mark.parametrize("file", FILES)
-def test_a_text(file: str, text: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text(file, text, here, capsys):
     Path(file.replace("RUN", "runs/tiny/decision-aaren/seed0")).write_text(text)
     ends_well(call(FILES[file], here), ANY, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/00000002.pt", "policy/model.safetensors", "policy/config.json"])
 @pytest.mark.parametrize("where", [0.0, 0.5, 0.9])
-def test_bytes_that_change(name: str, where: float, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_that_change(name, where, here, capsys):
     file = Path("runs/tiny/decision-aaren/seed0") / name
     content = bytearray(file.read_bytes())
     at = int(where * len(content))

@@ -3,8 +3,6 @@
 Faults of data files are in tests/envs/data.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io
@@ -42,7 +40,7 @@ from aaren_rl.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
-def finished(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(hopper_file, tmp_path_factory) -> Path:
     """The output folder of a run of 20 updates with checkpoints at 10 and 20."""
     out = tmp_path_factory.mktemp("finished")
     assert train(arguments(hopper_file, out)) == 0
@@ -50,7 +48,7 @@ def finished(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def half(finished: Path, tmp_path: Path) -> Path:
+def half(finished, tmp_path) -> Path:
     """A copy of it without the checkpoint at 20: what a kill before that leaves."""
     shutil.copytree(finished, tmp_path / "half")
     (folder(tmp_path / "half") / "checkpoints" / "00000020.pt").unlink()
@@ -61,7 +59,7 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def the_error(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+def the_error(capsys) -> Callable[[], str]:
     """Gives the one line of an error."""
 
     def line() -> str:
@@ -73,7 +71,7 @@ def the_error(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
 
 
 @pytest.fixture
-def refused(hopper_file: Path, half: Path, the_error: Callable[[], str]) -> Refused:
+def refused(hopper_file, half, the_error) -> Refused:
     """Resumes the run that is half done, which must end with this code; gives the line of the error."""
 
     def resume(code: int, *more: str) -> str:
@@ -84,7 +82,7 @@ def refused(hopper_file: Path, half: Path, the_error: Callable[[], str]) -> Refu
 
 
 @pytest.fixture
-def evaluated(half: Path, the_error: Callable[[], str]) -> Refused:
+def evaluated(half, the_error) -> Refused:
     """Evaluates the run's policy with a changed card, which must end with this code; gives the line of the error."""
 
     def with_card(code: int, **changes: object) -> str:
@@ -164,7 +162,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.faults
-def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished, tmp_path):
     """Before every write, fsync, rename and removal, by which the next step is reached or not."""
     command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(folder(finished)), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -195,7 +193,7 @@ sys.exit(run_command(command))
 
 @pytest.mark.faults
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
+def test_a_second_ctrl_c_leaves_at_once(first):
     with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for after in ("caught\n", ""):
@@ -209,16 +207,14 @@ def test_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
 
 
 @pytest.mark.faults
-def test_ctrl_c_before_the_first_update(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_before_the_first_update(hopper_file, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("aaren_rl.train.run.load_data", Mock(side_effect=KeyboardInterrupt))
     assert train(arguments(hopper_file, tmp_path)) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.faults
-def test_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refused: Refused) -> None:
+def test_a_full_disk_keeps_what_was_saved(hopper_file, half, refused):
     run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -239,15 +235,13 @@ def test_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refused
         (lambda states: states["optimizer"]["state"][0].update(exp_avg=torch.zeros(7)), "does not fit this run"),
     ],
 )
-def test_a_checkpoint_without_a_state_is_refused(
-    half: Path, refused: Refused, change: Callable[..., object], message: str
-) -> None:
+def test_a_checkpoint_without_a_state_is_refused(half, refused, change, message):
     change_trainer(half, change)
     assert message in refused(4)
 
 
 @pytest.mark.faults
-def test_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
+def test_a_policy_without_its_checkpoints_is_not_overwritten(half, refused):
     run = folder(half)
     before = {file: file.read_bytes() for file in (run / "policy").iterdir()}
     (run / "checkpoints" / "00000010.pt").rename(run / "checkpoints" / "00000010.pt.bak")
@@ -256,7 +250,7 @@ def test_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused
 
 
 @pytest.mark.faults
-def test_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_run_is_not_resumed_on_other_data(half, hopper_file, tmp_path, refused):
     """The file was replaced: by one with other rewards, and by one with every episode twice."""
     known = shutil.copy(hopper_file, tmp_path / "known.hdf5")
     with h5py.File(known) as file:
@@ -284,7 +278,7 @@ def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
 
 
 @pytest.mark.faults
-def test_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_loss_that_is_nan_stops_the_run(half, monkeypatch, refused):
     nan_at(monkeypatch, 3)
     said = "loss or gradient is not finite at gradient step 13; the last good checkpoint is kept in"
     assert said in refused(6)
@@ -295,9 +289,7 @@ def test_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.faults
 @pytest.mark.parametrize("error", [None, MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory")])
-def test_out_of_memory_names_the_batch_size(
-    half: Path, hopper_file: Path, monkeypatch: pytest.MonkeyPatch, the_error: Callable[[], str], error: Any
-) -> None:
+def test_out_of_memory_names_the_batch_size(half, hopper_file, monkeypatch, the_error, error):
     """A batch that no machine holds, and what NumPy and a GPU would raise."""
     more = [] if error else ["--steps-per-update", str(10**15)]
     if error:
@@ -321,9 +313,7 @@ def flip(file: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("damage", [cut, flip])
-def test_a_corrupt_checkpoint_is_passed_over_with_a_line(
-    finished: Path, half: Path, refused: Refused, capsys: pytest.CaptureFixture[str], damage: Callable[..., None]
-) -> None:
+def test_a_corrupt_checkpoint_is_passed_over_with_a_line(finished, half, refused, capsys, damage):
     checkpoints = folder(half) / "checkpoints"
     last = shutil.copy(folder(finished) / "checkpoints" / "00000020.pt", checkpoints)
     damage(Path(last))
@@ -339,9 +329,7 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_line(
 @pytest.mark.parametrize(
     ("name", "damage"), [("config.json", cut), ("model.safetensors", cut), ("model.safetensors", flip)]
 )
-def test_of_a_corrupt_policy_the_best_one_still_plays(
-    half: Path, the_error: Callable[[], str], name: str, damage: Callable[..., None]
-) -> None:
+def test_of_a_corrupt_policy_the_best_one_still_plays(half, the_error, name, damage):
     run = folder(half)
     damage(run / "policy" / name)
     assert evaluate([str(run), "--episodes", "1"]) == 4
@@ -350,7 +338,7 @@ def test_of_a_corrupt_policy_the_best_one_still_plays(
 
 
 @pytest.mark.faults
-def test_a_policy_that_gives_nan(half: Path, evaluated: Refused) -> None:
+def test_a_policy_that_gives_nan(half, evaluated):
     file = folder(half) / "policy" / "model.safetensors"
     weights = load_file(file)
     weights["head.weight"][0, 0] = torch.nan
@@ -369,7 +357,7 @@ class Evil:
 
 
 @pytest.mark.faults
-def test_a_pickle_is_not_executed(half: Path, refused: Refused, evaluated: Refused) -> None:
+def test_a_pickle_is_not_executed(half, refused, evaluated):
     file, mark = folder(half) / "policy" / "model.safetensors", half / "executed"
     change_trainer(half, lambda states: states.update(torch=Evil(mark)))
     assert "holds more than tensors, nothing was executed" in refused(4)
@@ -380,7 +368,7 @@ def test_a_pickle_is_not_executed(half: Path, refused: Refused, evaluated: Refus
 
 
 @pytest.fixture
-def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def evil(tmp_path, monkeypatch) -> Path:
     """A file that is there once the module `evil_module` has been imported."""
     mark = tmp_path / "imported"
     (tmp_path / "evil_module.py").write_text(f"open({str(mark)!r}, 'w')\n")
@@ -400,7 +388,7 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model", {"observation_dim": 11, "action_dim": 3, "width": 10**9, "heads": 1}, 4),
     ],
 )
-def test_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, value: object, code: int) -> None:
+def test_a_policy_names_no_code(evil, evaluated, key, value, code):
     assert evaluated(code, **{key: value}).isprintable() and not evil.exists()
 
 
@@ -413,7 +401,7 @@ def test_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, value:
         ("agent: decision-aaren", "agent: !!python/object/apply:importlib.import_module [evil_module]"),
     ],
 )
-def test_a_configuration_names_no_code(half: Path, evil: Path, refused: Refused, before: str, after: str) -> None:
+def test_a_configuration_names_no_code(half, evil, refused, before, after):
     file = folder(half) / "config.yaml"
     assert before in file.read_text()
     file.write_text(file.read_text().replace(before, after))
@@ -421,14 +409,14 @@ def test_a_configuration_names_no_code(half: Path, evil: Path, refused: Refused,
     assert not evil.exists()
 
 
-def test_a_configuration_that_changed_since_the_checkpoint_is_refused(half: Path, refused: Refused) -> None:
+def test_a_configuration_that_changed_since_the_checkpoint_is_refused(half, refused):
     file = folder(half) / "config.yaml"
     file.write_text(file.read_text().replace("learning_rate: 0.003", "learning_rate: 0.001", 1))
     assert "config.yaml: has changed since the checkpoint: optimizer.learning_rate (run: 0.003" in refused(4)
 
 
 @pytest.mark.faults
-def test_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) -> None:
+def test_two_processes_start_the_same_run(hopper_file, tmp_path):
     command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
     pipe = subprocess.PIPE
     both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
@@ -442,7 +430,7 @@ def test_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) -> 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kept", [["00000010.pt"], []])
-def test_tensorboard_shows_no_step_twice(hopper_file: Path, finished: Path, tmp_path: Path, kept: list[str]) -> None:
+def test_tensorboard_shows_no_step_twice(hopper_file, finished, tmp_path, kept):
     """Both evaluations were logged; the run goes on from the first, or from nothing."""
     shutil.copytree(finished, tmp_path / "run")
     run = folder(tmp_path / "run")
@@ -462,9 +450,7 @@ def test_tensorboard_shows_no_step_twice(hopper_file: Path, finished: Path, tmp_
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EINVAL])
-def test_a_file_system_without_locks_or_syncs_goes_on(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_or_syncs_goes_on(number, tmp_path, monkeypatch, capsys):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -478,7 +464,7 @@ def test_a_file_system_without_locks_or_syncs_goes_on(
     assert "does not lock files" in notes and "does not sync" in notes and notes.count("note: ") == 2
 
 
-def test_a_folder_that_cannot_be_renamed_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_renamed_leaves_the_old_one(tmp_path, monkeypatch):
     files.write_folder(tmp_path / "policy", lambda fresh: (fresh / "old").touch())
     rename = os.replace
 
@@ -493,7 +479,7 @@ def test_a_folder_that_cannot_be_renamed_leaves_the_old_one(tmp_path: Path, monk
     assert [path.name for path in tmp_path.rglob("*")] == ["policy", "old"]
 
 
-def test_an_error_in_a_thread_is_the_commands(the_error: Callable[[], str]) -> None:
+def test_an_error_in_a_thread_is_the_commands(the_error):
     def fail() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -508,7 +494,7 @@ def test_an_error_in_a_thread_is_the_commands(the_error: Callable[[], str]) -> N
     assert threading.excepthook is hook
 
 
-def test_a_callers_handler_of_a_signal_stays() -> None:
+def test_a_callers_handler_of_a_signal_stays():
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         own = signal.getsignal(signal.SIGUSR1)
@@ -522,7 +508,7 @@ def test_a_callers_handler_of_a_signal_stays() -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_cache_of_compiled_code_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_cache_of_compiled_code_is_made_again(tmp_path):
     """An empty index, as after a power cut, and then a folder that takes no file."""
     (tmp_path / "kernel.py").write_text(KERNEL)
     run = [sys.executable, str(tmp_path / "kernel.py")]
@@ -546,7 +532,7 @@ print(add(1.0, 2.0))
 """
 
 
-def test_the_number_of_cores_follows_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cores_follows_the_quota(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "_own_groups", lambda: [tmp_path])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     for quota, cores in (("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("damaged", 8)):
@@ -554,7 +540,7 @@ def test_the_number_of_cores_follows_the_quota(tmp_path: Path, monkeypatch: pyte
         assert process.core_count() == cores
 
 
-def test_an_interrupt_while_a_module_loads_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_while_a_module_loads_is_one(capsys):
     def load() -> int:
         try:
             raise KeyboardInterrupt
@@ -564,7 +550,7 @@ def test_an_interrupt_while_a_module_loads_is_one(capsys: pytest.CaptureFixture[
     assert run_command(load) == 130 and capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_line_of_metrics_that_is_not_finite_is_passed_over(tmp_path: Path) -> None:
+def test_a_line_of_metrics_that_is_not_finite_is_passed_over(tmp_path):
     lines = ['{"update": 1, "a": 1.0}', '{"update": 2, "a": NaN}', '{"update": 3, "a": 1e999}', '{"upd']
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert read_metrics(tmp_path) == [{"update": 1, "a": 1.0}]

@@ -1,7 +1,5 @@
 """Policies in the Hugging Face hub's layout: the same policy comes back, and the card says what it scored and how."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -19,18 +17,18 @@ from aaren_rl.policies.folder import read_card
 
 
 @pytest.fixture(scope="module")
-def scores_file(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scores_file(trained_run, tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("scores") / "scores.json"
     assert evaluate([str(trained_run), "--episodes", "2", "--eval-seed", "7", "--json", str(file)]) == 0
     return file
 
 
 @pytest.fixture
-def saved(trained_run: Path, scores_file: Path, tmp_path: Path) -> Path:
+def saved(trained_run, scores_file, tmp_path) -> Path:
     return save_pretrained(trained_run, tmp_path / "hopper-aaren", scores=read_scores(scores_file), license="cc0-1.0")
 
 
-def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
+def test_the_same_policy_comes_back(trained_run, saved):
     assert sorted(file.name for file in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     policy, again, rng = load_policy(trained_run), load_policy(saved), np.random.default_rng(0)
     ours, theirs = policy.initial_state(2, 3600.0), again.initial_state(2, 3600.0)
@@ -47,7 +45,7 @@ def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
     assert not any(str(data.parent).encode() in file.read_bytes() for file in saved.iterdir())
 
 
-def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
+def test_the_hub_reads_the_card(saved, scores_file):
     (score,) = json.loads(scores_file.read_text())
     card = ModelCard.load(saved / "README.md")
     assert (card.data.license, card.data.library_name) == ("cc0-1.0", "aaren-rl")
@@ -63,13 +61,13 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     assert "- Training: elsewhere\n" in model_card(dataclasses.replace(windowed, source="imported"), [], "name", "mit")
 
 
-def test_a_policy_without_an_environment_is_published(saved: Path) -> None:
+def test_a_policy_without_an_environment_is_published(saved):
     text = model_card(dataclasses.replace(read_card(saved), env_id=""), [], "name", "mit")
     assert "- Environment: none\n" in text and "No scores were recorded." in text
     assert "" not in ModelCard(text).data.tags
 
 
-def test_the_command(trained_run: Path, scores_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(trained_run, scores_file, tmp_path, capsys):
     given = tmp_path / "given"
     assert main([str(trained_run), str(given), "--scores", str(scores_file)]) == 0
     assert "hf upload" in capsys.readouterr().out and "Hopper-v4, 2 episodes" in (given / "README.md").read_text()
@@ -77,7 +75,7 @@ def test_the_command(trained_run: Path, scores_file: Path, tmp_path: Path, capsy
     assert f"error: {given}: already exists; " in capsys.readouterr().err
 
 
-def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_scores_of_another_policy_are_refused(trained_run, scores_file, tmp_path):
     (score,) = json.loads(scores_file.read_text())
     other = tmp_path / "other.json"
     for change in ({"training_seed": 3}, {"env_id": "Hopper-v5"}, {"attention": "tree"}):
@@ -106,7 +104,7 @@ def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Pa
         ({"head.bias": None, "sha256": {}}, "head.bias"),
     ],
 )
-def test_bad_files_are_refused_by_one_line(saved: Path, changes: dict[str, object] | bytes, message: str) -> None:
+def test_bad_files_are_refused_by_one_line(saved, changes, message):
     config, weights = saved / "config.json", saved / "model.safetensors"
     if isinstance(changes, bytes):
         weights.write_bytes(changes)

@@ -1,7 +1,5 @@
 """Decision Transformers of Hugging Face become ours: the same actions, against the original itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -58,7 +56,7 @@ def theirs(model: nn.Module, data: tuple[Tensor, ...]) -> Tensor:
     ],
 )
 @torch.no_grad()
-def test_hugging_faces_model_gives_the_same_actions(tmp_path: Path, changes: dict) -> None:
+def test_hugging_faces_model_gives_the_same_actions(tmp_path, changes):
     model, data = hugging_face(tmp_path, **changes), steps()
     imported = import_model(tmp_path)
     expected = theirs(model, data)
@@ -67,7 +65,7 @@ def test_hugging_faces_model_gives_the_same_actions(tmp_path: Path, changes: dic
 
 
 @torch.no_grad()
-def test_an_imported_policy_plays_as_the_original_would(tmp_path: Path) -> None:
+def test_an_imported_policy_plays_as_the_original_would(tmp_path):
     """Normalized, scaled, over the last K steps: the whole of what a rollout with the original does."""
     model, rng = hugging_face(tmp_path / "theirs"), np.random.default_rng(0)
     mean, std = rng.normal(size=O), rng.uniform(0.5, 2, O)
@@ -97,7 +95,7 @@ def test_an_imported_policy_plays_as_the_original_would(tmp_path: Path) -> None:
         past[1][-1], reward = action[0], rng.normal()
 
 
-def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(hopper_file, tmp_path, capsys):
     hugging_face(tmp_path / "theirs")
     assert main([str(tmp_path / "theirs"), str(tmp_path / "ours"), "--source", str(hopper_file)]) == 0
     card, out = read_card(tmp_path / "ours"), capsys.readouterr().out
@@ -122,7 +120,7 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "--statistics has the statistics" in capsys.readouterr().err and not (tmp_path / "b").exists()
 
 
-def test_bad_weights_are_one_line(tmp_path: Path) -> None:
+def test_bad_weights_are_one_line(tmp_path):
     hugging_face(tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}  # not of the file, which is replaced
@@ -157,7 +155,7 @@ def test_bad_weights_are_one_line(tmp_path: Path) -> None:
         ({"n_head": 0}, "n_head is 0; at least 1"),
     ],
 )
-def test_what_our_model_cannot_express_is_refused(tmp_path: Path, changes: dict, match: str) -> None:
+def test_what_our_model_cannot_express_is_refused(tmp_path, changes, match):
     hugging_face(tmp_path)
     tree = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**tree, "card_sha256": None, **changes}))

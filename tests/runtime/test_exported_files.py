@@ -1,7 +1,5 @@
 """Exported files: those that are no policy are refused, and those that are need only NumPy and ONNX Runtime."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -25,7 +23,7 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(tmp_path_factory) -> Path:
     model = make_model()
     file = tmp_path_factory.mktemp("exported") / "policy.onnx"
     policy = Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
@@ -120,9 +118,7 @@ def foreign(content: bytes | None = None) -> bytes:
         (with_entry("model", []), "description of the policy in it is damaged"),
     ],
 )
-def test_files_that_are_no_policy_are_refused(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil, message: str
-) -> None:
+def test_files_that_are_no_policy_are_refused(exported, tmp_path, monkeypatch, spoil, message):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "spoiled.onnx"
     file.write_bytes(spoil(exported.read_bytes()))
@@ -134,7 +130,7 @@ def test_files_that_are_no_policy_are_refused(
     assert str(file) in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_without_onnxruntime_the_extra_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ResourcesError, match=r"pip install 'aaren-rl\[runtime\]'"):
         load_policy(exported)
@@ -166,7 +162,7 @@ sys.exit(main(["evaluate", sys.argv[1], "--episodes", "2"]))
 """
 
 
-def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exported: Path) -> None:
+def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exported):
     """And `evaluate` plays them."""
     policy = Policy(make_model(), torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
     wanted = rollout(policy, "Hopper-v4", episodes=8, target_return=3600.0, seed=7, workers=0)

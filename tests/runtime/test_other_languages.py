@@ -4,8 +4,6 @@ The C++ program needs a compiler, the library in the wheel of ONNX Runtime, and 
 Debian 13; elsewhere set CPLUS_INCLUDE_PATH to their folder). The JavaScript program needs node and one of PACKAGES.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
@@ -33,7 +31,7 @@ Program = list[str | Path]
 
 
 @pytest.fixture(scope="module", params=["C++", *PACKAGES])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
+def program(request, tmp_path_factory) -> Program:
     folder = tmp_path_factory.mktemp("act")
     return compiled(folder) if request.param == "C++" else with_package(request.param, folder)
 
@@ -102,7 +100,7 @@ def run(program: Program, file: Path, target: float | str, lines: str) -> subpro
 
 
 @pytest.mark.parametrize("kind", POLICIES)
-def test_its_actions_are_pythons(program: Program, kind: str, tmp_path: Path) -> None:
+def test_its_actions_are_pythons(program, kind, tmp_path):
     """Over two episodes."""
     file, target = exported(kind, tmp_path), POLICIES[kind][1]
     policy, rng = load_policy(file), np.random.default_rng(0)
@@ -134,14 +132,14 @@ def test_its_actions_are_pythons(program: Program, kind: str, tmp_path: Path) ->
         ("auto", "0 1 2", 'act: no estimate for "auto": give a number'),
     ],
 )
-def test_bad_input_gives_one_line(program: Program, target: str, lines: str, message: str, tmp_path: Path) -> None:
+def test_bad_input_gives_one_line(program, target, lines, message, tmp_path):
     done = run(program, exported("recurrent", tmp_path), target, lines)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("spoiled", [None, b"no graph"])
-def test_a_file_that_is_no_policy_gives_one_line(program: Program, spoiled: bytes | None, tmp_path: Path) -> None:
+def test_a_file_that_is_no_policy_gives_one_line(program, spoiled, tmp_path):
     file = tmp_path / "policy.onnx"
     if spoiled is not None:
         file.write_bytes(spoiled)

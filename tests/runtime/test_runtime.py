@@ -1,7 +1,5 @@
 """An exported policy's state and errors; `tests/export` holds its steps against PyTorch's."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -30,7 +28,7 @@ def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards
 
 
-def test_some_environments_begin_anew(onnx_policy: OnnxPolicy) -> None:
+def test_some_environments_begin_anew(onnx_policy):
     """Each as if it were alone, whatever the others do; and in any selection of them."""
     observations, rewards = episode(16, 14)
     begins = {0: range(16), 3: [1, 4], 8: [4, 9]}
@@ -53,7 +51,7 @@ def test_some_environments_begin_anew(onnx_policy: OnnxPolicy) -> None:
     np.testing.assert_allclose(some, mixed[13][rows], rtol=0, atol=1e-6)
 
 
-def test_copies_and_pickles_act_alike() -> None:
+def test_copies_and_pickles_act_alike():
     policy = make_policy("aaren")
     observations, rewards = (array[0] for array in episode(2))
     acted, state = policy.act(observations, rewards, policy.initial_state(2, TARGET))

@@ -1,7 +1,5 @@
 """Grids of runs: one that is killed goes on, one that is finished is left alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import os
@@ -84,7 +82,7 @@ GRID = "{preset: default, envs: [tmaze], agents: [decision-aaren, bc], seeds: [0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["here", pytest.param("cluster", marks=needs_ray)])
-def test_a_killed_run_goes_on(tmp_path: Path, request: pytest.FixtureRequest, place: str) -> None:
+def test_a_killed_run_goes_on(tmp_path, request, place):
     """Six runs of 20 updates. The process of one is killed after its first checkpoint, and nothing is lost."""
     (tmp_path / "grid.yaml").write_text(GRID.replace("SETTINGS", str({**SMALL, "updates": 20, "eval_every": 5})))
     out = tmp_path / "runs"
@@ -113,9 +111,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, request: pytest.FixtureRequest, pl
     assert files == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
 
 
-def test_a_failing_run_does_not_stop_the_others_and_other_settings_are_refused(
-    hopper_file: Path, tmp_path: Path
-) -> None:
+def test_a_failing_run_does_not_stop_the_others_and_other_settings_are_refused(hopper_file, tmp_path):
     good = asked(hopper_file, tmp_path, 0)
     bad = asked(hopper_file, tmp_path, 1, "--learning-rate", "1e30", "--precision", "float32")
     with pytest.raises(SweepError, match=r"1 of 2 runs failed.*seed1 \(exit code 6.*loss or gradient is not finite"):
@@ -134,9 +130,7 @@ if multiprocessing.parent_process() is not None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_fails(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_killed_again_and_again_fails(hopper_file, tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SweepError, match=r"1 of 1 runs failed.*its process was killed") as raised:
@@ -146,7 +140,7 @@ def test_a_run_that_is_killed_again_and_again_fails(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ray", [[], pytest.param(["--ray"], marks=needs_ray)])
-def test_ctrl_c_saves_every_run_and_leaves_no_process(hopper_file: Path, tmp_path: Path, ray: list[str]) -> None:
+def test_ctrl_c_saves_every_run_and_leaves_no_process(hopper_file, tmp_path, ray):
     """A terminal sends it to all processes of the command."""
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000", "--updates", "100000")
     runs, process = started(tmp_path, 3, "--jobs", "2", *ray, "--", *endless)
@@ -162,7 +156,7 @@ def test_ctrl_c_saves_every_run_and_leaves_no_process(hopper_file: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Path) -> None:
+def test_no_run_outlives_a_sweep_that_is_killed(hopper_file, tmp_path):
     """In the middle of an evaluation, too, which a run that is only asked to end would finish first."""
     evaluating = arguments(hopper_file, tmp_path, "--eval-every", "1", "--eval-episodes", "100000")
     (run,), process = started(tmp_path, 1, "--", *evaluating)
@@ -190,7 +184,7 @@ OWN = "{preset: default, envs: [mine], agents: [bc], seeds: [0], data: {mine: {e
 settings: {width: 16, layers: 1, heads: 2, updates: 1, warmup_updates: 1, steps_per_update: 20, final_episodes: 1}}"
 
 
-def test_an_environment_of_ones_own(hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_an_environment_of_ones_own(hopper_file, tmp_path, monkeypatch, capsys):
     """With a module that registers it; the grid names no code. The same line again finds it finished."""
     (tmp_path / "swept.py").write_text(ENVIRONMENT)
     (tmp_path / "grid.yaml").write_text(OWN.replace("DATA", str(hopper_file)))
@@ -203,16 +197,14 @@ def test_an_environment_of_ones_own(hopper_file: Path, tmp_path: Path, monkeypat
     assert "1 runs, 1 of them finished before" in capsys.readouterr().out
 
 
-def test_the_task_of_a_run_is_its_folders(tmp_path: Path) -> None:
+def test_the_task_of_a_run_is_its_folders(tmp_path):
     with pytest.raises(ValueError, match="settings, data: env: the lists of the grid have it"):
         Grid("default", ["small"], ["bc"], [0], data={"small": {"env": "hopper-medium"}})
     hopper = {"env": "hopper-medium", "agent": "bc", "seed": 0}
     assert request_run(hopper, tmp_path, ("--preset", "paper")).preset == "paper"
 
 
-def test_ray_that_is_not_there_is_refused_at_once(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_that_is_not_there_is_refused_at_once(hopper_file, tmp_path, monkeypatch):
     requests = [asked(hopper_file, tmp_path, 0)]
     with monkeypatch.context() as patch, pytest.raises(UsageError, match=r"pip install 'aaren-rl\[sweep\]'"):
         patch.setitem(sys.modules, "ray", None)

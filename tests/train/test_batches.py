@@ -1,7 +1,5 @@
 """Training batches from small data sets whose observations say which episode and step they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from aaren_rl.envs import Episodes
 from aaren_rl.train.data import EpisodeSampler, StepData, WindowSampler
 
 
-def test_windows_are_cut_only_by_the_episodes_end() -> None:
+def test_windows_are_cut_only_by_the_episodes_end():
     data = make_data()
     batch = WindowSampler(data, 20, 2000).sample(generator())
     assert batch.mask.shape == (100, 20) and batch.starts is None
@@ -22,7 +20,7 @@ def test_windows_are_cut_only_by_the_episodes_end() -> None:
 
 
 @pytest.mark.parametrize("context", ["window", "mixed"])
-def test_starts_are_uniform_over_steps(context: str) -> None:
+def test_starts_are_uniform_over_steps(context):
     """Tails and one-step episodes included."""
     data = make_data()
     counts = torch.zeros(len(data))
@@ -36,7 +34,7 @@ def test_starts_are_uniform_over_steps(context: str) -> None:
     assert chisquare(counts.numpy()).pvalue > 0.01
 
 
-def test_episodes_are_whole_and_equally_likely() -> None:
+def test_episodes_are_whole_and_equally_likely():
     """Windows that begin anywhere fill the row: by episode starts, their steps would be seen too often."""
     data = make_data()
     offsets, whole = np.cumsum([0, *LENGTHS]), round(1000 * len(LENGTHS) / sum(LENGTHS))
@@ -57,7 +55,7 @@ def test_episodes_are_whole_and_equally_likely() -> None:
     assert begins.sum() > 4 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
 
 
-def test_steps_are_normalized_by_the_data_sets_statistics() -> None:
+def test_steps_are_normalized_by_the_data_sets_statistics():
     """Against float64; a constant column is only centered, and the data set itself is untouched."""
     columns = np.random.default_rng(0).normal(size=(500, 4)) * [1, 10, 0.1, 0] + [0, 50, -3, 7]
     given = columns.astype(np.float32)
@@ -71,7 +69,7 @@ def test_steps_are_normalized_by_the_data_sets_statistics() -> None:
 
 
 @pytest.mark.parametrize("context", ["window", "mixed"])
-def test_no_shape_depends_on_what_is_drawn(context: str) -> None:
+def test_no_shape_depends_on_what_is_drawn(context):
     """Tensors without memory: a number that is asked for, or a shape made from one, is an error."""
     data = make_data()
     mode = FakeTensorMode()

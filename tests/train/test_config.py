@@ -1,9 +1,6 @@
 """Configurations: presets, grids, round trip, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import pytest
 from checkout import ROOT
@@ -34,7 +31,7 @@ LARGE = str(2**70)
 
 @pytest.mark.parametrize("preset", presets())
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_preset_loads_and_comes_back(preset: str, agent: str, tmp_path: Path) -> None:
+def test_every_preset_loads_and_comes_back(preset, agent, tmp_path):
     config, file = make_config({"agent": agent, "seed": 3}, preset), tmp_path / "config.yaml"
     file.write_text(to_yaml(config))
     assert build_config(read_settings(file)) == config
@@ -62,7 +59,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str, tmp_path: Pa
         ("--agent decision-aaren --context-length 12", 40),  # whole episodes: there are no windows to follow
     ],
 )
-def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_with: int) -> None:
+def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given, acts_with):
     request = make_request(train_parser().parse_args(["--env", "hopper-medium", *given.split()]))
     assert request.config.evaluation.rollout_context == acts_with
     assert "rollout_context" not in request.given or "--rollout-context" in given
@@ -91,13 +88,13 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
         ("a: &a [*a]", ""),
     ],
 )
-def test_a_file_that_does_not_fit_is_named(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_is_named(text, message, tmp_path):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(UsageError, match=rf"--config .*c\.yaml: .*{message}"):
         read_settings(tmp_path / "c.yaml")
 
 
-def test_a_runs_file_takes_no_other_agent_and_no_preset(tmp_path: Path) -> None:
+def test_a_runs_file_takes_no_other_agent_and_no_preset(tmp_path):
     (tmp_path / "run").write_text(to_yaml(make_config({"env": "hopper-medium", "agent": "bc"})))
     (tmp_path / "part").write_text("{network: {width: 256}}")
 
@@ -122,9 +119,7 @@ def test_a_runs_file_takes_no_other_agent_and_no_preset(tmp_path: Path) -> None:
         ("evaluate RUN --target-return 1 nan", "must be finite"),
     ],
 )
-def test_a_number_that_cannot_be_is_refused_by_its_option(
-    command: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_cannot_be_is_refused_by_its_option(command, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
         aaren_rl(command.split(" "))
@@ -135,9 +130,7 @@ def test_a_number_that_cannot_be_is_refused_by_its_option(
     ("given", "k", "optimizer"),
     [([], "40", "muon"), (["--agent", "decision-transformer"], "20", "muon"), (["--preset", "paper"], "40", "adamw")],
 )
-def test_help_all_shows_the_values_of_the_agent_and_the_preset(
-    given: list[str], k: str, optimizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_all_shows_the_values_of_the_agent_and_the_preset(given, k, optimizer, capsys, monkeypatch):
     """Of every setting; the short help fits on a screen."""
     monkeypatch.setenv("COLUMNS", "300")
     assert train([*given, "--help-all"]) == 0
@@ -149,7 +142,7 @@ def test_help_all_shows_the_values_of_the_agent_and_the_preset(
     assert all(len(parser.format_help().splitlines()) <= 40 for parser in (train_parser(), evaluate_parser()))
 
 
-def test_the_grids_of_table_1(tmp_path: Path) -> None:
+def test_the_grids_of_table_1(tmp_path):
     """The paper's, and the same sets with more baselines."""
     paper, local = read_grid("paper"), read_grid(str(CONFIGS / "local" / "table1.yaml"))
     assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
@@ -175,7 +168,7 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
         ("agents: [bc, bc]\nagents: [bc]", "key agents stands twice"),
     ],
 )
-def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_path: Path) -> None:
+def test_a_grid_that_does_not_fit_is_refused(changes, message, tmp_path):
     right = {"preset": "paper", "envs": "[tmaze]", "agents": "[bc]", "seeds": "[0]"}
     changed = right | {changes.partition(":")[0]: changes.partition(":")[2]}
     (tmp_path / "grid.yaml").write_text("\n".join(f"{name}: {value}" for name, value in changed.items()))
@@ -186,7 +179,7 @@ def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_pat
 SMALLEST = {"envs": ["hopper-medium"], "agents": ["bc"], "seeds": [0], "agent_seeds": {}, "data": {}}
 
 
-def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
+def test_arguments_for_all_runs_come_before_the_grids(tmp_path):
     """As data of one's own come before the settings of all."""
     (tmp_path / "grid.yaml").write_text(
         "{preset: default, envs: [one, two, one], agents: [bc, bc], seeds: [0],"
@@ -211,7 +204,7 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
             small.requests(tmp_path, more.split())
 
 
-def test_every_setting_can_be_given_on_the_command_line() -> None:
+def test_every_setting_can_be_given_on_the_command_line():
     """Its default, that is."""
     config = RunConfig()
     given = {name: value for name, value in settings_of(config).items() if value not in (None, "")}

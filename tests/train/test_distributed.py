@@ -1,7 +1,5 @@
 """Two processes under torchrun against one: the same weights, one writer, one stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -66,7 +64,7 @@ def same(one: Path, other: Path, most: float = 1e-6) -> None:
     ],
 )
 @pytest.mark.slow
-def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, agent: str, context: str) -> None:
+def test_two_processes_end_with_the_weights_of_one(hopper_file, tmp_path, agent, context):
     kind = ("--agent", agent, "--context", context, "--rollout", "recurrent" if context != "window" else "window")
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
     out, errors = two(arguments(hopper_file, tmp_path / "two", *kind))
@@ -82,7 +80,7 @@ def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: Path) -> None:
+def test_a_resume_gives_the_same_run_with_dropout(hopper_file, tmp_path):
     """20 updates of two processes at once, and with a break; the masks are drawn anew for every update."""
     dropout = ("--dropout", "0.1")
     two(arguments(hopper_file, tmp_path / "whole", *dropout))
@@ -95,7 +93,7 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: P
         assert torch.equal(a.states["raw"][name], b.states["raw"][name]), name
 
 
-def test_processes_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_do_not_come_are_not_waited_for(monkeypatch):
     here = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     for name, value in here.items():
         monkeypatch.setenv(name, value)
@@ -105,7 +103,7 @@ def test_processes_that_do_not_come_are_not_waited_for(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: Path) -> None:
+def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file, tmp_path):
     process = launch(arguments(hopper_file, tmp_path, "--eval-every", "100000", "--updates", "100000"))
     wait_for_updates(folder(tmp_path), process)
     process.send_signal(signal.SIGINT)
@@ -122,14 +120,14 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
         (["--learning-rate", "1e30"], "loss or gradient is not fin"),
     ],
 )
-def test_an_error_is_said_once(hopper_file: Path, tmp_path: Path, change: list[str], said: str) -> None:
+def test_an_error_is_said_once(hopper_file, tmp_path, change, said):
     _, errors = two([*arguments(hopper_file, tmp_path), *change], code=1)
     assert errors.count(f"error: {said}") == 1
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_the_parts_hold_every_step_once(context: str, count: int) -> None:
+def test_the_parts_hold_every_step_once(context, count):
     data, random = make_data(), generator()
     for _ in range(5):
         whole = sampler(context, data).sample(random)
@@ -142,7 +140,7 @@ def test_the_parts_hold_every_step_once(context: str, count: int) -> None:
             assert max(abs(int(p.mask.sum()) - whole.mask.numel() / count) for p in parts) <= max(LENGTHS)
 
 
-def test_a_row_that_goes_on_is_one_part() -> None:
+def test_a_row_that_goes_on_is_one_part():
     """Truncated BPTT with one row, which begins and ends amid an episode."""
     rows = TbpttSampler(make_data((3000,)), 100, 100)
     rows.sample(random := generator())
@@ -152,7 +150,7 @@ def test_a_row_that_goes_on_is_one_part() -> None:
     assert all(len(p.previous_action) == 1 for p in parts)
 
 
-def test_a_row_of_one_sequence_is_one_part() -> None:
+def test_a_row_of_one_sequence_is_one_part():
     """The other ranks get one step that does not count: something to take part in the all-reduce with."""
     whole = make_data((3000,)).filled(torch.tensor([[7]]), torch.tensor([[100]]), 100)
     parts = [part(whole, index, 3) for index in range(3)]

@@ -1,7 +1,6 @@
 """Episodes are drawn by return, and all that follows from what is drawn."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -46,26 +45,26 @@ def weights_of(returns: npt.ArrayLike, length: int = 1000, share: float = 0.2) -
         ([5.0], 1),
     ],
 )
-def test_the_effective_number_of_episodes(returns: npt.ArrayLike, count: float) -> None:
+def test_the_effective_number_of_episodes(returns, count):
     assert effective(weights_of(returns)) == pytest.approx(count, rel=1e-6)
 
 
-def test_nearly_equal_returns_are_drawn_about_equally_often() -> None:
+def test_nearly_equal_returns_are_drawn_about_equally_often():
     assert effective(weights_of(3600 + 30 * RANDOM.standard_normal(200))) > 190
 
 
-def test_a_giant_return_leaves_the_others_apart() -> None:
+def test_a_giant_return_leaves_the_others_apart():
     returns = np.append(SPREAD, 1e9)
     weights = weights_of(returns)
     assert np.average(SPREAD, weights=weights[:-1]) > 2000 and weights[:-1][SPREAD < 1000].max() == 0
 
 
-def test_few_steps_are_all_drawn() -> None:
+def test_few_steps_are_all_drawn():
     assert effective(weights_of(SPREAD, length=150)) == pytest.approx(200 * 20_000 / 30_000)
     assert weights_of(SPREAD, length=100).min() == 1
 
 
-def test_best_and_uniform() -> None:
+def test_best_and_uniform():
     lengths = np.full(200, 1000)
     best = draw_weights(SPREAD, lengths, "best", 0.1)
     assert np.array_equal(best, SPREAD >= np.sort(SPREAD)[-20])
@@ -73,7 +72,7 @@ def test_best_and_uniform() -> None:
 
 
 @pytest.mark.parametrize("context", ["window", "episode", "mixed", "tbptt"])
-def test_steps_are_drawn_in_proportion_to_the_weights(context: str) -> None:
+def test_steps_are_drawn_in_proportion_to_the_weights(context):
     """Observations tell which episode a step is of; a share of 9 % of 9,000 episodes or more is off by 3 % at most."""
     lengths, weights = (30, 40, 20, 25, 35), np.array([0.25, 1.0, 0.0, 0.5, 1.0])
     data = StepData(make_episodes(lengths), 1.0, weights=weights)
@@ -87,7 +86,7 @@ def test_steps_are_drawn_in_proportion_to_the_weights(context: str) -> None:
         np.testing.assert_allclose(counts / counts.sum(), expected, rtol=0.1)
 
 
-def test_normalization_follows_the_weights() -> None:
+def test_normalization_follows_the_weights():
     """Bad episodes far away must not blind the policy; against float64."""
     observations = RANDOM.normal(size=(300, 2)).astype(np.float32)
     observations[:200] *= 100
@@ -102,7 +101,7 @@ def test_normalization_follows_the_weights() -> None:
         np.testing.assert_allclose(data.observation_std, std, rtol=1e-5)
 
 
-def test_a_run_says_what_is_drawn(tmp_path: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_what_is_drawn(tmp_path, hopper_file, capsys):
     """In its first line and on its card; and its target is what the best tenth of a file reached."""
     run = quick(tmp_path, hopper_file, "--updates 1")
     card = read_card(run)

@@ -31,7 +31,7 @@ def dataset(observations) -> Episodes:
 
 
 @pytest.mark.parametrize(("origin", "spread"), SPREADS.values(), ids=SPREADS)
-def test_a_batch_has_the_digits_of_the_column(origin: float, spread: float) -> None:
+def test_a_batch_has_the_digits_of_the_column(origin, spread):
     raw = NEAR.copy()
     raw[:, 1] = origin + spread * NEAR[:, 1]
     data = StepData(dataset(narrowed(raw)), 1.0)
@@ -41,7 +41,7 @@ def test_a_batch_has_the_digits_of_the_column(origin: float, spread: float) -> N
     np.testing.assert_allclose(seen, expected, atol=2e-5)
 
 
-def test_other_columns_stay_float32_and_their_batches_the_same_bits() -> None:
+def test_other_columns_stay_float32_and_their_batches_the_same_bits():
     raw = (100 * NEAR + 7).astype(np.float32)
     assert narrowed(raw.astype(np.float64)).dtype == np.float32 and narrowed(raw) is not None
     data, (mean, std) = StepData(dataset(raw), 1.0), dataset(raw).observation_statistics()
@@ -49,7 +49,7 @@ def test_other_columns_stay_float32_and_their_batches_the_same_bits() -> None:
     assert torch.equal(data.observed(torch.arange(200)), torch.from_numpy((raw - mean) / std))
 
 
-def test_the_mean_is_the_one_of_a_whole_array_to_the_last_bit() -> None:
+def test_the_mean_is_the_one_of_a_whole_array_to_the_last_bit():
     values = (RNG.normal(size=(70_000, 3)) * 100).astype(np.float32)
     mean, std = moments(values)
     assert np.array_equal(mean, values.mean(axis=0, dtype=np.float64))
@@ -58,7 +58,7 @@ def test_the_mean_is_the_one_of_a_whole_array_to_the_last_bit() -> None:
     np.testing.assert_allclose(std, values.std(axis=0, dtype=np.float64))
 
 
-def test_constant_columns_do_not_make_data_float64_and_are_named() -> None:
+def test_constant_columns_do_not_make_data_float64_and_are_named():
     raw = NEAR.copy()
     raw[:, 0], raw[:, 2] = 0.1, 1.7e9
     assert narrowed(raw).dtype == np.float32
@@ -67,14 +67,14 @@ def test_constant_columns_do_not_make_data_float64_and_are_named() -> None:
     assert narrowed(raw).dtype == np.float64
 
 
-def test_small_units_are_no_constants() -> None:
+def test_small_units_are_no_constants():
     data = StepData(dataset((1e-9 * NEAR).astype(np.float32)), 1.0)
     assert not data.statistics.constant.any()
     assert data.observed(torch.arange(200)).std() == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize("stored", [np.float64, np.int64])
-def test_a_file_keeps_its_digits(tmp_path, stored: type) -> None:
+def test_a_file_keeps_its_digits(tmp_path, stored):
     path, steps = tmp_path / "far.hdf5", 40
     raw = (1.7e15 + 1e5 * RNG.normal(size=(steps, 2))).astype(stored)
     with h5py.File(path, "w") as file:
@@ -83,14 +83,14 @@ def test_a_file_keeps_its_digits(tmp_path, stored: type) -> None:
     assert np.array_equal(read_file(path).observations, raw.astype(np.float64))
 
 
-def test_a_minari_dataset_keeps_its_digits(tmp_path, monkeypatch) -> None:
+def test_a_minari_dataset_keeps_its_digits(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     far = dataset(1.7e15 + 1e5 * NEAR)
     write_minari("my/far-v0", far, env_id=None)
     assert np.array_equal(read_minari("my/far-v0", progress=False).episodes.observations, far.observations)
 
 
-def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too() -> None:
+def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too():
     whole, chosen, index = dataset(narrowed(NEAR)), np.array([1, 4, 5, 9]), torch.tensor([[0, 30, 31], [5, 79, 0]])
     mapped = allocate(NEAR.shape, np.float32, mapped=True)
     mapped[:] = whole.observations
@@ -103,7 +103,7 @@ def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too() -> No
         assert np.array_equal(data.statistics.mean, copied.statistics.mean)
 
 
-def test_rows_of_a_mapped_array_are_read_where_they_lie(monkeypatch) -> None:
+def test_rows_of_a_mapped_array_are_read_where_they_lie(monkeypatch):
     mapped = allocate((40, 3), np.float64, mapped=True)
     mapped[:] = NEAR[:40]
     rows = np.array([39, 0, 1, 2, 17, 17, 16])
@@ -117,12 +117,12 @@ def test_rows_of_a_mapped_array_are_read_where_they_lie(monkeypatch) -> None:
     assert np.array_equal(gather(mapped, rows), NEAR[rows])
 
 
-def test_a_hash_is_of_the_numbers() -> None:
+def test_a_hash_is_of_the_numbers():
     one = dataset(NEAR.astype(np.float32))
     assert one.sha256() == dataset(NEAR.astype(np.float32)).sha256() != dataset((NEAR + 1).astype(np.float32)).sha256()
 
 
-def test_what_is_mapped_from_the_disk_is_the_same() -> None:
+def test_what_is_mapped_from_the_disk_is_the_same():
     keep = [np.ones(len(NEAR), bool)]
     for raw in (NEAR, NEAR + 1e9):
         read = [read_observations([Column("x", raw)], keep, ["x"], None, mapped) for mapped in (False, True)]
@@ -131,7 +131,7 @@ def test_what_is_mapped_from_the_disk_is_the_same() -> None:
 
 @pytest.mark.parametrize("rollout", ["recurrent", "window"])
 @pytest.mark.slow
-def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
+def test_a_policy_acts_as_one_around_zero_exported_too(rollout):
     near = make_policy(rollout=rollout, mixer="aaren", seed=3)
     size = near.model.config.observation_dim
     origin = np.full(size, 1.7e9 + 0.1)
@@ -158,7 +158,7 @@ def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
     np.testing.assert_allclose(acted[2], acted[0], atol=1e-5)
 
 
-def test_a_mean_that_float32_holds_is_subtracted_as_in_training(tmp_path) -> None:
+def test_a_mean_that_float32_holds_is_subtracted_as_in_training(tmp_path):
     """A counter's steps of 2 around 1e8, where float32 has steps of 8."""
     ticks = np.tile([-1.0, 1.0], 100)
     observations, actions = np.stack([1e8 + ticks, NEAR[:, 0] - NEAR[:, 0].mean()], 1), 0.5 * ticks[:, None]
@@ -171,11 +171,11 @@ def test_a_mean_that_float32_holds_is_subtracted_as_in_training(tmp_path) -> Non
     assert acted[0] != acted[1]
 
 
-def test_a_card_keeps_the_digits_of_a_mean() -> None:
+def test_a_card_keeps_the_digits_of_a_mean():
     card = make_card(make_policy().model, observation_mean=[1.7e9 + 0.123456] * 3)
     assert card_from_json(vars(card) | {"return_range": None}).observation_mean[0] == 1.7e9 + 0.123456
 
 
-def test_what_is_far_from_zero() -> None:
+def test_what_is_far_from_zero():
     near, far = np.nextafter(FAR, 0.0), np.nextafter(FAR, 2 * FAR)
     assert is_far(np.array([near, far, -far]), np.ones(3)).tolist() == [False, True, True]

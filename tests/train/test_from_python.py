@@ -1,7 +1,5 @@
 """Training beside its command's first use: from Python, from a file, from a policy, and longer than it was meant."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -34,12 +32,12 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def small(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(hopper_file, tmp_path_factory) -> Path:
     """A finished run of 4 updates; copy what is to be changed."""
     return train_policy(**SMALL, source=str(hopper_file), out=tmp_path_factory.mktemp("small")).folder
 
 
-def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+def test_a_run_from_python_is_the_commands(hopper_file, small, tmp_path):
     logged: list[tuple[int, dict[str, float]]] = []
     settings = {**SMALL, "source": str(hopper_file)}
     result = train_policy(**settings, out=tmp_path, save_every=1, on_log=lambda *line: logged.append(line))
@@ -62,7 +60,7 @@ def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_p
         assert all(torch.equal(weights(path)[name], tensor) for name, tensor in weights(other).items())
 
 
-def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: Path) -> None:
+def test_what_a_callback_raises_ends_the_training(hopper_file, tmp_path):
     def enough(update: int, values: dict[str, float]) -> None:
         if "eval/mean_return" in values:
             raise LookupError(f"at {update}")
@@ -99,13 +97,13 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
     ],
     ids=repr,
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper_file: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused(changes, message, hopper_file, tmp_path):
     with pytest.raises(AarenRLError, match=message):
         train_policy(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
     assert not list(tmp_path.iterdir())
 
 
-def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
+def test_a_finished_run_goes_on(hopper_file, tmp_path):
     """With a constant rate it is the run that was to have so many updates from the begin on."""
     constant = {**SMALL, "source": str(hopper_file), "lr_schedule": "constant", "eval_every": 4}
     long = train_policy(**{**constant, "updates": 8}, out=tmp_path / "long").folder
@@ -120,7 +118,7 @@ def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     assert [record["update"] for record in records(path) if "eval/mean_return" in record] == [4, 8]
 
 
-def test_a_run_of_a_preset_with_settings_from_a_policy_goes_on(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+def test_a_run_of_a_preset_with_settings_from_a_policy_goes_on(hopper_file, small, tmp_path):
     """The policy's settings override the preset's when it starts, so they do when it resumes."""
     kept = {name: SMALL[name] for name in SMALL.keys() - {"width", "layers", "heads", "dropout"}}
     asked = {**kept, "source": str(hopper_file), "out": tmp_path, "preset": "paper", "start_from": str(small)}
@@ -130,7 +128,7 @@ def test_a_run_of_a_preset_with_settings_from_a_policy_goes_on(hopper_file: Path
     assert [record["update"] for record in records(path) if "eval/mean_return" in record] == [2, 3]
 
 
-def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+def test_settings_from_a_file(hopper_file, small, tmp_path):
     """A part of a run's own, of which the command line changes some."""
     tree = yaml.safe_load((small / "config.yaml").read_text())
     tree |= {"agent": "bc", "seed": 5, "evaluation": {"final_episodes": 1}}
@@ -140,7 +138,7 @@ def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) ->
     assert made["network"]["width"] == 16 and made["evaluation"]["eval_every"] == 500
 
 
-def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_a_policy(hopper_file, small, tmp_path):
     """Its size, its agent and its scale follow; its normalization stays. Its estimates of returns are fitted again."""
     card_file = shutil.copytree(small, tmp_path / "old") / "policy" / "config.json"
     card = json.loads(card_file.read_text())
@@ -167,7 +165,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
         train_policy(**more, start_from=str(small), out=tmp_path / "gate", rem_gate=3.0)
 
 
-def test_the_context_does_not_depend_on_the_episodes_that_a_seed_holds_out(tmp_path: Path) -> None:
+def test_the_context_does_not_depend_on_the_episodes_that_a_seed_holds_out(tmp_path):
     """Episodes are whole up to a mean of 160 / 1.5 steps. The mean of all is 106.5, that of the trained ones varies."""
     lengths, rng = [50, 163] * 20, np.random.default_rng(0)
     steps = sum(lengths)

@@ -1,7 +1,5 @@
 """Muon: orthogonal steps, all matrices of a shape at once, and a state that is restored."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, orthogonalize, 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])  # of a wide one, some iterations are of its square alone
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float64, 1e-9), (torch.float32, 1e-5), (torch.bfloat16, 0.05)])
-def test_steps_are_orthogonal(shape: tuple[int, ...], dtype: torch.dtype, apart: float) -> None:
+def test_steps_are_orthogonal(shape, dtype, apart):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = orthogonalize(x.to(dtype)).double()
     expected = x / x.norm(dim=(-2, -1), keepdim=True)
@@ -24,7 +22,7 @@ def test_steps_are_orthogonal(shape: tuple[int, ...], dtype: torch.dtype, apart:
     assert orthogonalize(torch.zeros(shape, dtype=dtype)).abs().max() == 0
 
 
-def test_agrees_with_torchs_own() -> None:
+def test_agrees_with_torchs_own():
     torch.manual_seed(0)
     start, gradients = torch.randn(32, 24), torch.randn(3, 32, 24)
     mine, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
@@ -38,7 +36,7 @@ def test_agrees_with_torchs_own() -> None:
     torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)
 
 
-def test_rates_rise_and_fall_and_the_average_forgets_the_first_weights() -> None:
+def test_rates_rise_and_fall_and_the_average_forgets_the_first_weights():
     config = OptimizerConfig(updates=1000, warmup_updates=10, learning_rate=1.0, ema_decay=0.95)
     first, middle, last = (rates_at(update, config) for update in (0, 500, 999))
     assert first.adamw == pytest.approx(0.1) and middle.adamw == pytest.approx(0.5) and last.adamw < 0.001

@@ -1,7 +1,5 @@
 """Updates that wait for nothing: on a CPU against those that do, on a GPU as graphs against what they replay."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -60,7 +58,7 @@ def ema(trainer: Trainer) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_the_weights_are_the_same_to_the_last_bit(context: str) -> None:
+def test_the_weights_are_the_same_to_the_last_bit(context):
     mine, true = (trained(context, on_device=there) for there in (True, False))
     assert all(map(torch.equal, weights(mine), weights(true)))
     torch.testing.assert_close(ema(mine), ema(true), rtol=1e-6, atol=1e-7)
@@ -77,7 +75,7 @@ def test_the_weights_are_the_same_to_the_last_bit(context: str) -> None:
         *(pytest.param(context, ON_GPU, marks=GPU) for context in CONTEXTS),
     ],
 )
-def test_it_goes_on_where_it_was(context: str, changes: dict[str, object]) -> None:
+def test_it_goes_on_where_it_was(context, changes):
     whole, cut = (trained(context, updates=n, **changes) for n in (UPDATES, 5))
     saved = cut.states()
     fresh = make(context, **changes)
@@ -89,9 +87,7 @@ def test_it_goes_on_where_it_was(context: str, changes: dict[str, object]) -> No
 @on_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # not every operation that waits is detected
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_an_update_does_not_wait_for_the_device(
-    changes: dict[str, object], context: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_does_not_wait_for_the_device(changes, context, monkeypatch):
     monkeypatch.setattr(trainer_module, "EAGER", UPDATES)
     trainer = trained(context, updates=2, **changes)  # kernels are compiled, moments are made
     torch.cuda.set_sync_debug_mode("error")
@@ -104,9 +100,7 @@ def test_an_update_does_not_wait_for_the_device(
 @on_gpu
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_a_graph_is_the_update_it_replays(
-    changes: dict[str, object], context: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_is_the_update_it_replays(changes, context, optimizer, monkeypatch):
     mine = trained(context, optimizer=optimizer, **changes)
     assert mine._learn._recorded
     monkeypatch.setattr(trainer_module, "EAGER", UPDATES)
@@ -115,7 +109,7 @@ def test_a_graph_is_the_update_it_replays(
 
 
 @on_gpu
-def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
+def test_it_acts_as_on_a_cpu(changes):
     trainer, actions = trained(updates=3, **changes), []
     for device in ("cuda", "cpu"):
         data = trainer.data
@@ -134,9 +128,7 @@ def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
     [("aaren", "recurrent", "cpu"), ("aaren", "window", "cuda"), ("attention", "recurrent", "cuda")],
 )
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
-def test_training_acts_on_the_cpu_if_a_step_is_compiled_there(
-    mixer: str, rollout: str, there: str, device: str
-) -> None:
+def test_training_acts_on_the_cpu_if_a_step_is_compiled_there(mixer, rollout, there, device):
     model = make_model(mixer).to(device)
     policy = acting_policy(model, make_card(model, rollout=rollout))
     assert policy.model.head.weight.device.type == (there if device == "cuda" else "cpu")

@@ -1,7 +1,5 @@
 """Trainings on episodes of the program, and on several files and Minari ids at once."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -53,7 +51,7 @@ def made(seed: int = 0, episodes: int = 45, **labels: Any) -> Episodes:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
@@ -63,7 +61,7 @@ def same(one: Episodes, other: Episodes) -> None:
         np.testing.assert_array_equal(getattr(one, key), getattr(other, key))
 
 
-def test_episodes_are_saved_beside_the_run_and_used_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_episodes_are_saved_beside_the_run_and_used_again(capsys):
     episodes = made()
     run = train_policy("swing", episodes=episodes, env_id="Pendulum-v1", **SMALL).folder
     (file,) = Path("runs/swing").glob("data-*.hdf5")
@@ -89,7 +87,7 @@ def test_episodes_are_saved_beside_the_run_and_used_again(capsys: pytest.Capture
         train_policy("swing", episodes=made(1), env_id="Pendulum-v1", resume=True, **{**SMALL, "updates": 5})
 
 
-def test_what_does_not_go_with_episodes() -> None:
+def test_what_does_not_go_with_episodes():
     bad: list[tuple[dict[str, Any], str]] = [
         ({"episodes": [1, 2]}, "from_arrays"),
         ({"episodes": made(), "source": "x.hdf5"}, "without a source"),
@@ -104,7 +102,7 @@ def test_what_does_not_go_with_episodes() -> None:
     assert not any(Path().rglob("config.yaml")) and not any(Path().glob("*.hdf5"))
 
 
-def test_several_sources_are_one_dataset(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_sources_are_one_dataset(capsys):
     parts = [made(seed, 20) for seed in range(4)]
     for name, part in zip(("log-1", "log-2", "other"), parts, strict=False):
         write_hdf5(f"{name}.hdf5", part, {})
@@ -134,7 +132,7 @@ def test_several_sources_are_one_dataset(capsys: pytest.CaptureFixture[str]) -> 
     assert evaluate([str(run), "--held-out", "--episodes", "1"]) == 0
 
 
-def test_sources_of_two_environments() -> None:
+def test_sources_of_two_environments():
     write_hdf5("a.hdf5", made(), {})
     wide = Episodes.from_arrays(np.zeros((40, 4)), np.zeros(40, int), np.ones(40), np.arange(40) % 4 == 3)
     write_hdf5("b.hdf5", wide, {})
@@ -150,7 +148,7 @@ def test_sources_of_two_environments() -> None:
 
 
 @pytest.mark.parametrize("there", ["Pendulum-v0", "Swing-v3", "Hopper-v2"])
-def test_the_environment_that_is_given_counts(there: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_that_is_given_counts(there, capsys):
     write_hdf5("old.hdf5", made(), {"env_id": there})
     assert train(["--env-id", "Pendulum-v1", "--source", "old.hdf5", "--updates", "1", *TYPED]) == 0
     note = f"the file names the environment {there}; Pendulum-v1 is used, whose sizes and bounds fit"
@@ -162,7 +160,7 @@ def test_the_environment_that_is_given_counts(there: str, capsys: pytest.Capture
     assert "use Hopper-v4, which has the same dynamics" in capsys.readouterr().err
 
 
-def test_the_code_on_the_front_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_on_the_front_page_runs(monkeypatch):
     """As pasted, with a small model."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^    import numpy.*?(?=\n\n\S)", text, re.DOTALL | re.MULTILINE)
@@ -195,7 +193,7 @@ def of_the_arm() -> Episodes:
     return Episodes.from_arrays(parts, rng.uniform(-1, 1, (rows, 1)), np.ones(rows), ends=np.arange(rows) % 10 == 9)
 
 
-def test_parts_of_observations_are_in_the_order_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_of_observations_are_in_the_order_of_the_environment(capsys):
     policy = train_policy("arm", episodes=of_the_arm(), env_id="KeywordArm-v0", **SMALL).policy
     assert list(policy.card.observation_space["subspaces"]) == ["joint", "gps"]
     assert np.round(policy.card.observation_mean).tolist() == [0, 0, 0, 5, 5]
@@ -205,7 +203,7 @@ def test_parts_of_observations_are_in_the_order_of_the_environment(capsys: pytes
     np.testing.assert_array_equal(by_name, policy.act([[1.0, 0.0, -1.0, 5.0, 6.0]], [0.0], state)[0])
 
 
-def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_environment_the_parts_of_the_data_are_kept(capsys):
     run = train_policy("logs", episodes=of_the_arm(), **SMALL)
     policy, state = run.policy, run.policy.initial_state(1)
     assert list(policy.card.observation_space["subspaces"]) == ["gps", "joint"]
@@ -228,7 +226,7 @@ def test_without_an_environment_the_parts_of_the_data_are_kept(capsys: pytest.Ca
         read_file(file)
 
 
-def test_other_parts_and_other_arguments_are_refused() -> None:
+def test_other_parts_and_other_arguments_are_refused():
     class Hand(Arm):
         observation_space = gym.spaces.Dict(wrist=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
 
@@ -240,7 +238,7 @@ def test_other_parts_and_other_arguments_are_refused() -> None:
         Episodes.from_arrays([[0.0]], [[0.0]], [0.0], end_flags=[1])
 
 
-def test_parts_are_in_order_by_way_of_minari(tmp_path: Path) -> None:
+def test_parts_are_in_order_by_way_of_minari(tmp_path):
     """Converted in the order of the environment; and read into another order, of an environment named later."""
     write_hdf5("arm.hdf5", of_the_arm(), {})
     assert datasets("convert arm.hdf5 minari:my/arm-v0 --env-id KeywordArm-v0".split()) == 0

@@ -1,9 +1,6 @@
 """Observations that are no vectors, no bounds and no time limit: trainings, and acting on what an environment gives."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -44,7 +41,7 @@ class Rooms(gym.Env):
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def file(tmp_path, monkeypatch) -> Any:
     """90 steps as the environment gives them, a dataset for each key; actions from -3 to 5."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     gym.register("Rooms-v0", Rooms, disable_env_checker=True)
@@ -57,7 +54,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del gym.registry["Rooms-v0"]
 
 
-def test_a_policy_acts_on_what_its_environment_gives(file: Path, tmp_path: Path) -> None:
+def test_a_policy_acts_on_what_its_environment_gives(file, tmp_path):
     task, episodes = load_task("rooms", str(file), env_id="Rooms-v0")
     wide = MARGIN * np.array([8.0, 1.0])
     np.testing.assert_allclose([task.action_low, task.action_high], [np.array([-3, 0]) - wide, np.array([5, 1]) + wide])
@@ -89,7 +86,7 @@ def test_a_policy_acts_on_what_its_environment_gives(file: Path, tmp_path: Path)
             acting.act({**together, "room": [1, 9]}, np.zeros(2), acting.initial_state(2, 3.0))
 
 
-def test_some_parts_of_observations_in_the_data_and_in_the_environment(file: Path, tmp_path: Path) -> None:
+def test_some_parts_of_observations_in_the_data_and_in_the_environment(file, tmp_path):
     policy = train_policy(
         "rooms", source=str(file), env_id="Rooms-v0", observation_keys="place", out=tmp_path, **SMALL
     ).policy
@@ -105,7 +102,7 @@ def test_some_parts_of_observations_in_the_data_and_in_the_environment(file: Pat
     env.close()
 
 
-def test_minaris_evaluation_environment_is_played(file: Path, tmp_path: Path) -> None:
+def test_minaris_evaluation_environment_is_played(file, tmp_path):
     episodes = minari_sets.small(observation_dim=7, action_dim=2)
     write_minari("mine/rooms-v0", episodes, env_id="Rooms-v0")
     metadata = tmp_path / "minari" / "mine" / "rooms-v0" / "data" / "metadata.json"
@@ -138,7 +135,7 @@ class Symbols(Rooms):
 
 
 @pytest.mark.parametrize(("space", "size"), [("Discrete", 4), ("Tuple", 6), ("MultiDiscrete", 5), ("Dict", 151)])
-def test_symbols_and_small_grids_are_read_and_played(space: str, size: int, tmp_path: Path) -> None:
+def test_symbols_and_small_grids_are_read_and_played(space, size, tmp_path):
     """A grid of 7 x 7 x 3 is no image; a text beside it is left out by the keys of the others."""
     gym.register("Symbols-v0", Symbols, disable_env_checker=True)
     try:

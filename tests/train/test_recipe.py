@@ -1,7 +1,5 @@
 """What a run keeps from training and measures on it, what it fits beside its policy, and what it says of its data."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -37,7 +35,7 @@ from aaren_rl.train.trainer import fit_return
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path:
+def trained(tmp_path_factory, hopper_file) -> Path:
     """A run of 6 updates that asks for the maximum achievable return."""
     return quick(tmp_path_factory.mktemp("runs"), hopper_file, "--target-return auto")
 
@@ -48,9 +46,7 @@ def scores(run: Path, options: str, file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_evaluation_measures_imitation(
-    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_evaluation_measures_imitation(trained, hopper_file, tmp_path, capsys):
     errors = {line["update"]: line for line in records(trained) if "val/action_mse" in line}
     assert set(errors) == {3, 6}
     card = read_card(trained)
@@ -64,9 +60,7 @@ def test_every_evaluation_measures_imitation(
     assert "held-out action MSE: 0." in capsys.readouterr().out
 
 
-def test_other_data_than_a_run_was_trained_on_hold_nothing_out(
-    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_data_than_a_run_was_trained_on_hold_nothing_out(trained, hopper_file, tmp_path, capsys):
     """Made again, a set may have other episodes, and the run may have seen those that would be held out of it."""
     other, copied = shutil.copy(hopper_file, tmp_path / "other.hdf5"), shutil.copytree(trained, tmp_path / "run")
     with h5py.File(other, "a") as file:
@@ -82,9 +76,7 @@ def test_other_data_than_a_run_was_trained_on_hold_nothing_out(
     assert gather(trained, how).last.action_error is not None
 
 
-def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(
-    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(hopper_file, tmp_path, capsys):
     episodes = read_file(hopper_file)
     best = episodes.best(0.1)
     assert sorted(best.returns) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
@@ -102,9 +94,7 @@ def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(
     assert "has no held-out episodes" in said.err and "is above" not in said.err
 
 
-def test_behavior_cloning_does_not_see_what_is_asked(
-    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_behavior_cloning_does_not_see_what_is_asked(hopper_file, tmp_path, capsys):
     run = quick(tmp_path, hopper_file, "--updates 1", agent="bc")
     (low,), (high,) = (scores(run, f"--episodes 2 --target-return {g}", tmp_path / "x.json") for g in (1, 3000))
     assert low["returns"] == high["returns"]
@@ -118,7 +108,7 @@ def test_behavior_cloning_does_not_see_what_is_asked(
 # By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.995; 100 + 200 * 0.0995 / (0.0995 + 0.0045).
 @pytest.mark.parametrize(("expectile", "values"), [(MAX_EXPECTILE, [19.95, 291.3]), (0.5, [15.0, 120.0])])
 @pytest.mark.slow
-def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) -> None:
+def test_an_estimate_is_of_what_followed(expectile, values):
     """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
     rng = np.random.default_rng(0)
     place = rng.integers(2, size=2000)
@@ -137,7 +127,7 @@ def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) 
     assert torch.equal(once(places), again(places)) and not torch.equal(once(places), model(places))
 
 
-def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_asks_for_the_best(trained, tmp_path, capsys):
     card = read_card(trained)
     assert card.target_return == "auto" and card.model["max_return_estimate"] is True
     (score,) = scores(trained, "--episodes 2", tmp_path / "scores.json")
@@ -146,7 +136,7 @@ def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys: pyt
     assert best["returns"] == score["returns"] and number["target_return"] == 500.0
 
 
-def test_a_policy_without_an_estimate_is_otherwise_the_same(hopper_file: Path, tmp_path: Path) -> None:
+def test_a_policy_without_an_estimate_is_otherwise_the_same(hopper_file, tmp_path):
     """But for dropout, whose random numbers come after those of the weights."""
     runs = (quick(tmp_path / more, hopper_file, f"--dropout 0 {more}") for more in ("", "--no-max-return-estimate"))
     own, other = (load_policy(path).model.state_dict() for path in runs)
@@ -154,9 +144,7 @@ def test_a_policy_without_an_estimate_is_otherwise_the_same(hopper_file: Path, t
     assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"max_return_estimate"}
 
 
-def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_refused(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_refused(trained, tmp_path):
     """Whose card and weights have an estimate of the mean return, which `evaluate --guidance` needed."""
     shutil.copytree(trained / "policy", folder := tmp_path / "policy")
     card, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
@@ -178,9 +166,7 @@ def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_r
 
 
 @pytest.mark.slow
-def test_what_a_local_set_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_local_set_returns(tmp_path, monkeypatch, capsys):
     """Later evaluations score lower here, so that policy_best is the first one's."""
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
     score_policy = evaluation.score_policy
@@ -211,7 +197,7 @@ def test_what_a_local_set_returns(
     assert read_card(run / "policy_best").updates == 6  # made again from the checkpoint; update 9 scores lower
 
 
-def test_range_that_a_model_is_fed(hopper_file: Path, trained: Path) -> None:
+def test_range_that_a_model_is_fed(hopper_file, trained):
     """From the minimum to the 99 % quantile of every interval."""
     episodes = read_file(hopper_file)
     found, to_go, times = return_bounds(episodes), episodes.returns_to_go(), episodes.timesteps()

@@ -3,8 +3,6 @@
 Dropout is on, one thread, and the kill is in the middle of what the samplers draw.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil
@@ -70,9 +68,7 @@ def leaves(name: str, tree: Any) -> dict[str, Any]:
         pytest.param("decision-transformer", "mixed", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_run_ends_as_if_it_had_not_been(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, context: str
-) -> None:
+def test_a_killed_run_ends_as_if_it_had_not_been(hopper_file, tmp_path, monkeypatch, agent, context):
     more = ["--agent", agent, "--context", context, "--rollout", "recurrent" if context != "window" else "window"]
     whole, cut = (arguments(hopper_file, tmp_path / name, *more) for name in ("whole", "cut"))
     assert train(whole) == 0
@@ -95,9 +91,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.faults
-def test_an_evaluation_that_fails_costs_no_updates(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_that_fails_costs_no_updates(hopper_file, tmp_path, monkeypatch, capsys):
     """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
     whole, cut = (arguments(hopper_file, tmp_path / name) for name in ("whole", "cut"))
     assert train(whole) == 0
@@ -120,7 +114,7 @@ def test_an_evaluation_that_fails_costs_no_updates(
     assert differences(folder(tmp_path / "whole"), run) == []
 
 
-def test_a_run_without_its_settings_is_kept(hopper_file: Path, tmp_path: Path, capfd) -> None:
+def test_a_run_without_its_settings_is_kept(hopper_file, tmp_path, capfd):
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
     (run / "config.yaml").unlink()
@@ -131,7 +125,7 @@ def test_a_run_without_its_settings_is_kept(hopper_file: Path, tmp_path: Path, c
 
 
 @pytest.mark.parametrize("name", ["policy", "policy_best"])
-def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path, name: str) -> None:
+def test_a_deleted_policy_is_made_again(hopper_file, tmp_path, name):
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
     before, logged = read_card(run).updates, without_times(run)
@@ -148,9 +142,7 @@ def without_times(run: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.faults
-def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(hopper_file, tmp_path, monkeypatch):
     """The disk is full when the best policy is saved; policy/ is already that of the last update."""
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     save = run_module.save_policy
@@ -170,9 +162,7 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
     assert is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]
 
 
-def test_resuming_before_the_first_save_keeps_what_is_not_given(
-    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resuming_before_the_first_save_keeps_what_is_not_given(hopper_file, tmp_path, capsys):
     command, run = arguments(hopper_file, tmp_path, "--learning-rate", "1e30", "--optimizer", "adamw"), folder(tmp_path)
     assert train(command) == 6 and newest_whole(run / "checkpoints", {}) is None
     before = read_config(run / "config.yaml")
@@ -182,7 +172,7 @@ def test_resuming_before_the_first_save_keeps_what_is_not_given(
     assert settings_of(read_config(run / "config.yaml")) == {**settings_of(before), "learning_rate": 1e-3}
 
 
-def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path: Path) -> None:
+def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path):
     for number in (500, 1000, 1500):
         add_checkpoint(tmp_path, number, {}, {})
     for number in (1000, 1500):

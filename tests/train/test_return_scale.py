@@ -1,7 +1,5 @@
 """The data of a run: the return scale that is chosen from them, returns in words, and what is trained on."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -25,12 +23,12 @@ def dataset(rewards) -> Episodes:
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e-4, 1.0, -1.0, 1e6, 1e12])
-def test_the_scale_is_the_size_of_the_returns(size: float) -> None:
+def test_the_scale_is_the_size_of_the_returns(size):
     rewards = size * DOSES[:, None] * np.ones(20) / 20
     assert 0.5 * abs(size) < choose_return_scale(dataset(rewards)) < abs(size)
 
 
-def test_rare_successes_and_a_few_huge_rewards_do_not_decide() -> None:
+def test_rare_successes_and_a_few_huge_rewards_do_not_decide():
     rare = np.zeros((300, 20))
     rare[:6, -1] = 1
     assert 0.1 <= choose_return_scale(dataset(rare)) <= 1
@@ -39,17 +37,17 @@ def test_rare_successes_and_a_few_huge_rewards_do_not_decide() -> None:
     assert 0.5 < choose_return_scale(dataset(huge)) < 2
 
 
-def test_what_all_episodes_share_counts_less_than_what_tells_them_apart() -> None:
+def test_what_all_episodes_share_counts_less_than_what_tells_them_apart():
     rewards = 1 + DOSES[:, None] * np.ones(20) / 10  # returns of 20 to 22
     assert 1.5 < choose_return_scale(dataset(rewards)) < 3
     assert choose_return_scale(dataset(np.ones((40, 20)))) == 1.9  # a tenth of the returns-to-go
 
 
-def test_without_returns_the_scale_is_1() -> None:
+def test_without_returns_the_scale_is_1():
     assert choose_return_scale(dataset(np.zeros((40, 20)))) == 1
 
 
-def test_the_scale_of_the_tables_tasks_is_fixed() -> None:
+def test_the_scale_of_the_tables_tasks_is_fixed():
     of = {name: make_config({"env": name}).data.return_scale for name in ("hopper-medium", "hopper-p-medium")}
     assert set(of.values()) == {1000.0} and make_config({"env": "tmaze"}).data.return_scale == 1.0
     own = make_config({"env": "mine", "env_id": "Pendulum-v1", "source": "mine.hdf5"})
@@ -71,12 +69,12 @@ def test_the_scale_of_the_tables_tasks_is_fixed() -> None:
         (1.5e12, "1.5e+12"),
     ],
 )
-def test_returns_in_words_have_digits_that_mean_something(value: float, words: str) -> None:
+def test_returns_in_words_have_digits_that_mean_something(value, words):
     assert return_words(value) == words
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_held_out_episodes_are_not_trained_on(hopper_file: Path, fraction: float) -> None:
+def test_held_out_episodes_are_not_trained_on(hopper_file, fraction):
     given = {
         "env": "hopper-medium",
         "source": str(hopper_file),

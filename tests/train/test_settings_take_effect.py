@@ -1,9 +1,5 @@
 """Settings take effect: in the loss, the model, the optimizers, the batches, the logs and the scores."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -38,7 +34,7 @@ def by_muon(trainer: Trainer) -> list[bool | None]:
     return [None if p.grad is None else id(p) in matrices for p in trainer.model.parameters()]
 
 
-def test_the_loss_is_the_squared_error_over_real_steps() -> None:
+def test_the_loss_is_the_squared_error_over_real_steps():
     rng = np.random.default_rng(0)
     predicted, actions = rng.normal(size=(2, 2, 5, 3))
     mask = np.array([[True] * 5, [True, True, False, False, False]])
@@ -46,7 +42,7 @@ def test_the_loss_is_the_squared_error_over_real_steps() -> None:
     assert float(found) == pytest.approx(np.square(predicted - actions).mean(-1)[mask].mean(), rel=1e-6)
 
 
-def test_the_seed_draws_the_weights_and_the_batches() -> None:
+def test_the_seed_draws_the_weights_and_the_batches():
     first, again, other = make(seed=0), make(seed=0), make(seed=1)
     drawn = [torch.cat([p.flatten() for p in weights(trainer)]) for trainer in (first, again, other)]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
@@ -54,7 +50,7 @@ def test_the_seed_draws_the_weights_and_the_batches() -> None:
     assert torch.equal(batches[0], batches[1]) and not torch.equal(batches[0], batches[2])
 
 
-def test_weights_decay_at_the_rate_of_their_optimizer() -> None:
+def test_weights_decay_at_the_rate_of_their_optimizer():
     plain, decayed = (make(weight_decay=decay, dropout=0.0) for decay in (0.0, 0.5))
     rates, before = rates_at(0, plain.config.optimizer), weights(plain)
     assert rates.adamw != rates.muon
@@ -66,7 +62,7 @@ def test_weights_decay_at_the_rate_of_their_optimizer() -> None:
 
 
 @pytest.mark.parametrize("still", ["learning_rate", "muon_learning_rate"])
-def test_either_optimizer_has_its_own_rate(still: str) -> None:
+def test_either_optimizer_has_its_own_rate(still):
     trainer = make(weight_decay=0.0, **{still: 1e-12})
     before = weights(trainer)
     trainer.step()
@@ -75,7 +71,7 @@ def test_either_optimizer_has_its_own_rate(still: str) -> None:
         assert (float((new - old).abs().max()) > 1e-6) == moves
 
 
-def test_gradients_are_clipped_and_their_norm_before_is_returned() -> None:
+def test_gradients_are_clipped_and_their_norm_before_is_returned():
     trainer = make(max_grad_norm=1e-3)
     _, norm = trainer.step()
     clipped = torch.stack([p.grad.norm() for p in trainer.model.parameters() if p.grad is not None]).norm()
@@ -83,7 +79,7 @@ def test_gradients_are_clipped_and_their_norm_before_is_returned() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-def test_the_trunk_computes_in_the_precision(precision: str) -> None:
+def test_the_trunk_computes_in_the_precision(precision):
     trainer, seen = make(precision=precision), list[torch.dtype]()
     for layer in trainer.model.trunk.modules():
         if isinstance(layer, nn.Linear):
@@ -92,7 +88,7 @@ def test_the_trunk_computes_in_the_precision(precision: str) -> None:
     assert {*seen} == {getattr(torch, precision)}
 
 
-def test_aaren_has_its_forget_gate_by_default_and_not_in_the_papers_preset() -> None:
+def test_aaren_has_its_forget_gate_by_default_and_not_in_the_papers_preset():
     def gated(agent: str, preset: str = "default", **changes: object) -> bool:
         network = make_config({"agent": agent, **changes}, preset).network
         return bool(network.forget_gate)
@@ -110,9 +106,7 @@ def test_aaren_has_its_forget_gate_by_default_and_not_in_the_papers_preset() -> 
     )
 
 
-def test_a_logged_loss_is_that_of_the_steps_since_the_last(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_logged_loss_is_that_of_the_steps_since_the_last(hopper_file, tmp_path, monkeypatch):
     losses, step = list[float](), Trainer.step
 
     def seen(self: Trainer) -> tuple[Tensor, Tensor]:

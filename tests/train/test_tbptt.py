@@ -1,7 +1,5 @@
 """Rows that play whole episodes over many updates, and the state that goes with them."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -35,7 +33,7 @@ def played(batches: list[Batch]) -> list[list[tuple[int, int]]]:
     return [[(int(e), int(t)) for e, t, _ in row] for row in raw.round().long().tolist()]
 
 
-def test_a_row_plays_whole_episodes_one_after_the_other() -> None:
+def test_a_row_plays_whole_episodes_one_after_the_other():
     """Each is equally likely, but for the first of a row, of which longer ones are likelier."""
     batches, counts = updates(1500), np.zeros(len(LENGTHS))
     starts = torch.cat([b.starts for b in batches if b.starts is not None], 1)
@@ -60,7 +58,7 @@ def predict(model: DecisionModel, b: Batch, state: TrunkState | None) -> tuple[T
 
 @pytest.mark.parametrize("tokens_per_step", [1, 3])
 @pytest.mark.parametrize("mixer", CONSTANT_STATE)
-def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per_step: int) -> None:
+def test_carried_updates_see_what_the_whole_episode_shows(mixer, tokens_per_step):
     """With weights that stand still: all updates of a row, and the row at once."""
     torch.manual_seed(0)
     model = DecisionModel(replace(CONFIG, mixer=mixer, tokens_per_step=tokens_per_step)).eval()
@@ -86,7 +84,7 @@ def make_trainer() -> Trainer:
     return Trainer(config, make_data(), 2, 60)
 
 
-def test_the_trainer_goes_on_from_the_state_it_left() -> None:
+def test_the_trainer_goes_on_from_the_state_it_left():
     trainer = make_trainer()
     trainer.step()
     assert trainer.carried is not None and all(len(part) == ROWS for part in trainer.carried.tensors())
@@ -111,7 +109,7 @@ def test_the_trainer_goes_on_from_the_state_it_left() -> None:
         ("decision-transformer", 100, "window"),
     ],
 )
-def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> None:
+def test_auto_is_what_suits_the_data(agent, length, context):
     """An update of 1,280 steps holds one and a half episodes of 853."""
     config = RunConfig(agent=agent, data=DataConfig(context="auto"))
     assert settle_context(config, length).data.context == context
@@ -120,14 +118,14 @@ def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> N
             replace(config, data=DataConfig(context="tbptt", tbptt_windows=0.0))
 
 
-def test_a_state_that_holds_values_is_not_carried() -> None:
+def test_a_state_that_holds_values_is_not_carried():
     """That of recurrence encoding with powers; without them it has a constant size."""
     for power, carried in ((None, True), (0, True), (3, False)):
         network = replace(RunConfig().network, rem_max_power=power)
         assert RunConfig(agent="decision-aaren-rsa", network=network).constant_state is carried
 
 
-def test_a_share_of_the_rows_begins_anywhere_at_every_gradient_step() -> None:
+def test_a_share_of_the_rows_begins_anywhere_at_every_gradient_step():
     """With a fresh state; the others continue as without them."""
     data, random = make_data((300, 200, 400)), generator()
     drawn = TbpttSampler(data, 20, 100, 0.6)

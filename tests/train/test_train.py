@@ -1,7 +1,5 @@
 """The main job end to end, at a size that takes seconds: train, resume, evaluate, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -28,7 +26,7 @@ TRAINED = ("decision-aaren", "decision-transformer", "decision-aaren-rsa")
 
 
 @pytest.fixture(scope="module")
-def trained(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(hopper_file, tmp_path_factory) -> Path:
     """The output folder of an agent of every kind."""
     out = tmp_path_factory.mktemp("runs")
     for agent in TRAINED:
@@ -36,7 +34,7 @@ def trained(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
-def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
+def test_a_run_folder_has_all_its_parts(trained):
     run = folder(trained)
     assert {p.name for p in run.iterdir()} >= {"config.yaml", "metrics.jsonl", "checkpoints", "policy", "policy_best"}
     files = {"config.json", "model.safetensors", "model_raw.safetensors"}
@@ -56,14 +54,14 @@ def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
         assert all(file.stat().st_mode & 0o777 == 0o666 & ~umask for file in part.iterdir() if file.is_file())
 
 
-def test_the_best_policy_is_that_of_the_highest_evaluation(hopper_file: Path, tmp_path: Path) -> None:
+def test_the_best_policy_is_that_of_the_highest_evaluation(hopper_file, tmp_path):
     run = quick(tmp_path, hopper_file, "--eval-every 1 --updates 8")
     scores = {line["update"]: line["eval/mean_return"] for line in records(run) if "eval/mean_return" in line}
     assert len(scores) == 8 and read_card(run / "policy_best").updates == max(scores, key=lambda k: scores[k])
     assert read_card(run).updates == 8
 
 
-def test_both_agents_log_the_same_tags(trained: Path) -> None:
+def test_both_agents_log_the_same_tags(trained):
     """Those that say what a policy is worth come first, as TensorBoard lists them."""
     logs = [
         EventAccumulator(str(folder(trained, agent))).Reload() for agent in ("decision-aaren", "decision-transformer")
@@ -74,7 +72,7 @@ def test_both_agents_log_the_same_tags(trained: Path) -> None:
     assert [[e.step for e in log.Scalars("eval/normalized_score")] for log in logs] == [[10, 20]] * 2
 
 
-def test_the_learned_recurrence_is_logged(trained: Path) -> None:
+def test_the_learned_recurrence_is_logged(trained):
     """That of the weights at the last update, a curve a number."""
     run = folder(trained, "decision-aaren-rsa")
     (last,) = (r for r in records(run) if r["update"] == 20 and "train/loss" in r)
@@ -88,7 +86,7 @@ def test_the_learned_recurrence_is_logged(trained: Path) -> None:
 
 
 @pytest.mark.faults
-def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_names_what_differs(trained, hopper_file, capsys):
     """And what it refuses, or has nothing to do for, it leaves as it was."""
     before = {p: p.stat().st_mtime_ns for p in folder(trained).rglob("*") if p.is_file() and p.name != ".lock"}
     logged = records(folder(trained))
@@ -109,9 +107,7 @@ def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pyt
 
 @pytest.mark.faults
 @pytest.mark.parametrize("more", [[], ["--resume"]])
-def test_a_folder_in_which_nothing_was_saved_does_not_block(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
-) -> None:
+def test_a_folder_in_which_nothing_was_saved_does_not_block(hopper_file, tmp_path, monkeypatch, more):
     """Of a run that ended before its first checkpoint: with other settings than it was begun with."""
 
     def fail(_: Trainer) -> None:
@@ -136,15 +132,13 @@ def test_a_folder_in_which_nothing_was_saved_does_not_block(
         (["--resume"], 2, "no run to resume"),
     ],
 )
-def test_bad_input_is_one_line_and_a_code(
-    hopper_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], change: list[str], code: int, message: str
-) -> None:
+def test_bad_input_is_one_line_and_a_code(hopper_file, tmp_path, capfd, change, code, message):
     assert train([*arguments(hopper_file, tmp_path), *change]) == code
     errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and message in errors[0]
 
 
-def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Path) -> None:
+def test_a_mistyped_source_leaves_no_run_behind(hopper_file, tmp_path):
     wrong = [*arguments(hopper_file, tmp_path / "deep" / "runs"), "--source", "/nowhere/x.hdf5"]
     assert train(wrong) == 3 and train([*wrong, "--resume"]) == 2
     assert list(tmp_path.iterdir()) == []  # nor a folder with a lock
@@ -158,7 +152,7 @@ def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGUSR1, 138), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
-def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_saves_and_leaves(hopper_file, tmp_path, number, code):
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000", "--updates", "100000")
     command = [sys.executable, "-m", "aaren_rl.train", *endless]
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -171,9 +165,7 @@ def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: si
 
 
 @pytest.mark.parametrize("agent", TRAINED[:2])
-def test_every_rollout_of_every_agent(
-    trained: Path, tmp_path: Path, agent: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_rollout_of_every_agent(trained, tmp_path, agent, capsys):
     """One that training did not prepare for is noted."""
     returns, file = [], tmp_path / "scores.json"
     for mode in ("window", "staggered", "recurrent"):
@@ -188,7 +180,7 @@ def test_every_rollout_of_every_agent(
 
 
 @pytest.mark.faults
-def test_an_environment_of_other_sizes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_of_other_sizes(trained, capsys):
     assert evaluate([str(folder(trained)), "--env-id", "Walker2d-v4"]) == 4
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "hopper-medium with 11 observations and 3 actions, Walker2d-v4 has (17,)" in error

@@ -1,7 +1,5 @@
 """The scan's kernels beyond what every method is tested for: layouts in memory, threads, when they are chosen."""
 
-from __future__ import annotations
-
 import errno
 import runpy
 from functools import partial
@@ -35,7 +33,7 @@ def channels_apart(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("layout", [heads_side_by_side, channels_apart])
-def test_any_layout_in_memory(layout: object) -> None:
+def test_any_layout_in_memory(layout):
     batch = (3, 2)
     scores, values = random_inputs(70, batch=batch)
 
@@ -65,9 +63,7 @@ def shared_starts(batch: tuple[int, ...]) -> Tensor:
         ((1, 1), torch.Tensor.contiguous, partial(random_starts, 50)),
     ],
 )
-def test_threads_share_rows_and_stretches(
-    layout: object, batch: tuple[int, int], begin: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_share_rows_and_stretches(layout, batch, begin, monkeypatch):
     monkeypatch.setattr(cpu, "SHARED", 1)
     scores, values = random_inputs(50, batch=batch)
     starts, before = None if begin is None else begin(batch), random_state(batch)
@@ -90,7 +86,7 @@ def test_threads_share_rows_and_stretches(
         assert all(torch.equal(alone, other) for other in shared)
 
 
-def test_where_nothing_can_be_kept_a_kernel_is_compiled_every_time() -> None:
+def test_where_nothing_can_be_kept_a_kernel_is_compiled_every_time():
     assert compiled()(eval("lambda x: x + 1"))(1) == 2  # Numba keeps nothing of a function without a file
 
 
@@ -103,7 +99,7 @@ def double(x):
 """
 
 
-def test_a_damaged_cache_is_compiled_again_and_a_full_one_does_without(tmp_path: Path, monkeypatch) -> None:
+def test_a_damaged_cache_is_compiled_again_and_a_full_one_does_without(tmp_path, monkeypatch):
     """As after a power cut: the index is empty, or what it names is cut off; then nothing can be written."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "double.py").write_text(DOUBLE)
@@ -125,14 +121,14 @@ def test_a_damaged_cache_is_compiled_again_and_a_full_one_does_without(tmp_path:
     assert doubled() == 42 and full.called and not files()
 
 
-def test_a_second_derivative_is_refused() -> None:
+def test_a_second_derivative_is_refused():
     scores, values = (x.requires_grad_() for x in random_inputs(5))
     (gradient,) = torch.autograd.grad(numba_scan(scores, values)[0].square().sum(), values, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 
 
-def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch):
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
@@ -153,7 +149,7 @@ def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest
 @traces
 @pytest.mark.parametrize(("mixer", "bfloat16"), [("aaren", False), ("aaren-rsa", True)])
 @pytest.mark.slow
-def test_a_compiled_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool) -> None:
+def test_a_compiled_model_is_one_graph_with_the_same_gradients(mixer, bfloat16):
     """By "aot_eager", which traces as every back end does, and needs no compiler."""
     torch.compiler.reset()
     model, times, results = make_model(mixer, dropout=0.0).train(), torch.arange(25).expand(2, 25), []
@@ -174,7 +170,7 @@ def test_a_compiled_model_is_one_graph_with_the_same_gradients(mixer: str, bfloa
 
 
 @traces
-def test_what_is_exported_has_no_kernel_in_it() -> None:
+def test_what_is_exported_has_no_kernel_in_it():
     scores, values = random_inputs(10)
 
     class Scan(torch.nn.Module):

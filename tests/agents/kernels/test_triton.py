@@ -1,7 +1,5 @@
 """The CUDA kernels against the full softmax in float64: on a GPU or, without one, in Triton's interpreter."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -38,19 +36,19 @@ def scan(
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch) -> None:
     """Chunks of 4 positions, 2 a turn, and carries of 4 chunks: the borders of long rows, in short ones."""
     for name, value in {"CHUNK": 4, "TURN": 2, "CARRIED": 2}.items():
         monkeypatch.setattr(kernels.load("triton"), name, value)
 
 
 @pytest.mark.parametrize("length", [1, 65, pytest.param(130, marks=pytest.mark.slow)])
-def test_every_length(length: int) -> None:
+def test_every_length(length):
     check(scan, *random_inputs(length, batch=(1,)), decay=random_decays(length, (1,)))
 
 
 @pytest.mark.parametrize("length", [1, 4, 5, 17, pytest.param(35, marks=pytest.mark.slow)])
-def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> None:
+def test_small_chunks_with_state_mask_and_starts(length, small):
     """Heads side by side, NaN under the mask."""
     batch = (1, 2)
     scores, values = random_inputs(length, batch=batch, dim=5)
@@ -61,7 +59,7 @@ def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> No
         check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts, decay=decay)
 
 
-def test_starts_everywhere_in_small_chunks(small: None) -> None:
+def test_starts_everywhere_in_small_chunks(small):
     """Alone and side by side, at the first and last position of a chunk and of a turn; the last two rows' are masked.
 
     A masked start forgets what was before at once, not at the first position that counts; the last row has none.
@@ -74,20 +72,20 @@ def test_starts_everywhere_in_small_chunks(small: None) -> None:
     check(scan, scores, values, state=random_state((5,)), mask=mask, starts=starts)
 
 
-def test_a_state_whose_maximum_is_no_float32(small: None) -> None:
+def test_a_state_whose_maximum_is_no_float32(small):
     """Near 10,000 float32 has steps of 1e-3."""
     (scores, values), state = random_inputs(9, batch=(1,)), random_state((1,))
     state = state._replace(m=state.m + 1e4 + 4e-4)
     check(scan, scores + 1e4, values, state=state, decay=random_decays(9, (1,)))
 
 
-def test_three_batch_dimensions(small: None) -> None:
+def test_three_batch_dimensions(small):
     scores, values = random_inputs(6, batch=(2, 2, 1))
     check(scan, scores.transpose(0, 1), values.transpose(0, 1), starts=random_starts(6, (2, 1, 1), 0.5))
 
 
 @pytest.mark.parametrize("kind", ["+1e4", "rising", "falling", "loud, then quiet"])
-def test_extreme_scores(kind: str) -> None:
+def test_extreme_scores(kind):
     scores, values = random_inputs(70, batch=(1,))
     ramp, starts = torch.linspace(-200, 200, 70), None
     if kind == "loud, then quiet":
@@ -102,7 +100,7 @@ def test_extreme_scores(kind: str) -> None:
     check(scan, scores, values, starts=starts, decay=random_decays(70, (1,)))
 
 
-def test_all_masked_is_zero_with_finite_gradients() -> None:
+def test_all_masked_is_zero_with_finite_gradients():
     scores = torch.full((1, 70), -torch.inf, requires_grad=True)
     values = torch.full((1, 70, 3), torch.nan, requires_grad=True)
     outputs, state = scan(scores, values)
@@ -112,13 +110,13 @@ def test_all_masked_is_zero_with_finite_gradients() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_types(dtype: torch.dtype, small: None) -> None:
+def test_half_types(dtype, small):
     scores, values = random_inputs(13, dtype=dtype)
     check(scan, scores, values, starts=random_starts(13), mask=random_mask(13))
 
 
 @pytest.mark.parametrize("where", ["score", "value", "gradient"])
-def test_nan_stays_in_its_sequence(where: str, small: None) -> None:
+def test_nan_stays_in_its_sequence(where, small):
     """Of a row's sequences: 0 to 4, 5 to 11, 12, 13 to 21; only the second, or none, may notice."""
     starts = torch.zeros(1, 22, dtype=torch.bool)
     starts[0, [0, 5, 12, 13]] = True
@@ -138,14 +136,14 @@ def test_nan_stays_in_its_sequence(where: str, small: None) -> None:
     assert any(x.isnan().any() for x in results[1])
 
 
-def test_counting_does_not_stop_at_two_to_the_24() -> None:
+def test_counting_does_not_stop_at_two_to_the_24():
     state = ScanState(*(torch.tensor(part, dtype=torch.float64) for part in ([2.0], [2.0**24], [[0.0]])))
     for _ in range(3):
         _, state = scan(torch.full((1, 1), 2.0), torch.ones(1, 1, 1), state)
     assert float(state.u) == 2**24 + 3 and float(state.w) == 3
 
 
-def test_what_it_cannot_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_cannot_compute_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="computes in float32"):
         scan(*random_inputs(4, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"computes in float32, not torch\.float64"):  # not rounded without a word
@@ -156,7 +154,7 @@ def test_what_it_cannot_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_to_machine_code() -> None:
+def test_the_kernels_compile_to_machine_code():
     """In a process that does not interpret them."""
     few = ("--targets", "90", "--dims", "64", "--types", "float32", "--instructions")
     command, environment = [sys.executable, "scripts/check_gpu_kernels", *few], {**os.environ, "PYTHONPATH": "scripts"}

@@ -1,7 +1,5 @@
 """Recurrence encoding written out: slow, obviously correct, in float64."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Recurrence encoding: its matrices, the recurrence that stands for them, and what the paper proves about both."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -51,7 +49,7 @@ def expected(encoding: GatedEncoding, mixed: Tensor, values: Tensor, starts: Ten
 @every_case
 @pytest.mark.parametrize("length", [1, 64, 220])
 @torch.no_grad()
-def test_parallel_is_the_matrix_product(counts: tuple[int, ...], dilation: int, max_power: int, length: int) -> None:
+def test_parallel_is_the_matrix_product(counts, dilation, max_power, length):
     encoding, values = make(counts, dilation, max_power), random_values(sum(counts) + 1, length)
     starts = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) < 3 / length
     mixed = values.flip(2)
@@ -66,7 +64,7 @@ def test_parallel_is_the_matrix_product(counts: tuple[int, ...], dilation: int, 
 @every_case
 @pytest.mark.parametrize("cut", [1, 64, 250])
 @torch.no_grad()
-def test_steps_and_pieces_are_the_whole(counts: tuple[int, ...], dilation: int, max_power: int, cut: int) -> None:
+def test_steps_and_pieces_are_the_whole(counts, dilation, max_power, cut):
     """A sequence in two calls and then token by token, from states after starts and not."""
     encoding, values = make(counts, dilation, max_power), random_values(sum(counts) + 1, 300)
     starts = torch.zeros(2, 300, dtype=torch.bool)
@@ -84,7 +82,7 @@ def test_steps_and_pieces_are_the_whole(counts: tuple[int, ...], dilation: int, 
 
 
 @torch.no_grad()
-def test_scan_of_many_blocks_of_blocks() -> None:
+def test_scan_of_many_blocks_of_blocks():
     """More than 64 x 64 tokens; the sum of a geometric series is known."""
     group = Regular(1, 1, 0).double()
     group.eta.fill_(math.atanh(0.999))
@@ -94,7 +92,7 @@ def test_scan_of_many_blocks_of_blocks() -> None:
     torch.testing.assert_close(scan(group.powers, ones).flatten(), exact, rtol=1e-11, atol=0)
 
 
-def test_initialization_is_the_papers() -> None:
+def test_initialization_is_the_papers():
     """Section 3: eta in [-2, -1] or [1, 2], nu in [1, 2], theta pi / 4, all spread out; mu as asked for."""
     encoding = GatedEncoding(RemConfig((4, 3, 3, 1, 0, 0), 5, gate=-1.0), 11)
     eta, nu = encoding.groups[0].eta, encoding.groups[1].nu
@@ -106,7 +104,7 @@ def test_initialization_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 8, 15])
-def test_auto_gives_every_head_a_rem(heads: int) -> None:
+def test_auto_gives_every_head_a_rem(heads):
     k1, k2, k3, k4, k5, k6 = counts = parse_counts("auto", heads)
     assert sum(counts) == heads and k4 + k5 + k6 == heads // 2
     assert k2 == k3 and k5 == k6 and k1 in (1, 2) and k4 in ((1, 2) if heads > 1 else (0,))
@@ -125,6 +123,6 @@ def test_auto_gives_every_head_a_rem(heads: int) -> None:
         ({"rem_gate": 3.5}, "rem_gate: must be at most 3, not 3.5"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig(3, 2, "aaren-rsa", heads=4, **change)

@@ -1,7 +1,5 @@
 """Every token mixer: one result in parallel, in pieces, packed and token by token."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -60,7 +58,7 @@ def steps(mixer: Mixer | Trunk, x: Tensor) -> tuple[Tensor, object]:
 
 @every_encoding
 @torch.no_grad()
-def test_parallel_is_recurrent(name: str) -> None:
+def test_parallel_is_recurrent(name):
     """Outputs and final state."""
     mixer, x = make(name), tokens(400, batch=1)
     parallel, last = mixer(x)
@@ -72,7 +70,7 @@ def test_parallel_is_recurrent(name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 @torch.no_grad()
-def test_a_forget_gate_over_many_tokens(dtype: torch.dtype, tolerance: float) -> None:
+def test_a_forget_gate_over_many_tokens(dtype, tolerance):
     """Heads with gates of 2e-9, 1/2 and 1 - 2e-9, and one as before training: in parallel as token by token."""
     mixer, x = make("aaren with a gate", dtype), tokens(2000, dtype, batch=1)
     mixer.forget.bias[:3] = torch.tensor([-20.0, 0.0, 20.0])
@@ -82,7 +80,7 @@ def test_a_forget_gate_over_many_tokens(dtype: torch.dtype, tolerance: float) ->
     torch.testing.assert_close(last.output(), state.output(), rtol=0, atol=tolerance)
 
 
-def test_a_forget_gate_begins_with_heads_of_all_spans() -> None:
+def test_a_forget_gate_begins_with_heads_of_all_spans():
     """The last head keeps 90 % through a million tokens; alone it is all there is."""
     kept = torch.sigmoid(Aaren(WIDTH, 4, forget_gate=True).forget.bias.double())
     torch.testing.assert_close(1 / (1 - kept[:3]), torch.tensor([2.0, 20.0, 200.0]).double(), rtol=1e-4, atol=0)
@@ -93,7 +91,7 @@ def test_a_forget_gate_begins_with_heads_of_all_spans() -> None:
 @every_encoding
 @pytest.mark.parametrize("keep", [slice(1, None, 3), slice(-1, None)])
 @torch.no_grad()
-def test_keep_is_slicing(name: str, keep: slice) -> None:
+def test_keep_is_slicing(name, keep):
     mixer, x = make(name, torch.float64), tokens(12, torch.float64)
     _, state = mixer(tokens(4, torch.float64))
     starts = torch.arange(12).eq(7).expand(2, 12)
@@ -153,7 +151,7 @@ def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
 
 
 @every_encoding
-def test_it_is_the_papers_equation_and_so_are_its_gradients(name: str) -> None:
+def test_it_is_the_papers_equation_and_so_are_its_gradients(name):
     """In float64 to rounding, and in float32 against float64, to inputs and every parameter; sequences packed."""
     starts = torch.zeros(2, 90, dtype=torch.bool)
     starts[0, 0] = starts[0, 30] = starts[1, 71] = True
@@ -175,7 +173,7 @@ def test_it_is_the_papers_equation_and_so_are_its_gradients(name: str) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("way", ["parallel", "recurrent"])
 @torch.no_grad()
-def test_aaren_under_bfloat16_autocast(way: str) -> None:
+def test_aaren_under_bfloat16_autocast(way):
     """After 2,000 tokens the state is float64 and near that of a float64 run.
 
     Scores are computed and summed in float32 at least, so the sums of exponentials agree to float32's rounding; summed
@@ -199,7 +197,7 @@ def test_aaren_under_bfloat16_autocast(way: str) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS.values())
 @pytest.mark.parametrize("silent", ["mixer", "mlp"])
-def test_dropout_after_the_mixer_and_after_the_mlp(block: type[Block], silent: str) -> None:
+def test_dropout_after_the_mixer_and_after_the_mlp(block, silent):
     torch.manual_seed(0)
     module, x = block("gru", MixerConfig(WIDTH, HEADS, 0.5)), tokens(5)
     for weight in getattr(module, silent).parameters():
@@ -208,7 +206,7 @@ def test_dropout_after_the_mixer_and_after_the_mlp(block: type[Block], silent: s
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_dropout_zeroes_its_share_and_keeps_the_mean(probability: float) -> None:
+def test_dropout_zeroes_its_share_and_keeps_the_mean(probability):
     torch.manual_seed(0)
     dropped, kept = Dropout(probability)(torch.ones(400, 1001)), round(256 * (1 - probability)) / 256
     zeros = (dropped == 0).double().mean()
@@ -217,7 +215,7 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(probability: float) -> None
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "its weights alone"])
-def test_dropout_only_in_training(name: str) -> None:
+def test_dropout_only_in_training(name):
     torch.manual_seed(0)
     module, x = (
         Block(name, MixerConfig(WIDTH, HEADS, 0.5)) if name in MIXERS else Attention(WIDTH, HEADS, 0.5),
@@ -230,7 +228,7 @@ def test_dropout_only_in_training(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "scale"), [("gru", 1), ("mingru", 8)])
 @torch.no_grad()
-def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> None:
+def test_gated_units_over_long_rows_of_sequences(name, scale):
     """2,000 tokens from a state on, under bfloat16 autocast too, which must not add up.
 
     minGRU's gates open and shut: the sum of log(1 - z) is below -1,800. A GRU of such weights is chaotic.
@@ -257,13 +255,13 @@ def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer not in (GRU, MinGRU)])
-def test_heads_must_divide_the_width(name: str) -> None:
+def test_heads_must_divide_the_width(name):
     with pytest.raises(ValueError, match="width 16 is not a multiple of heads 3"):
         MIXERS[name].build(MixerConfig(16, 3))
 
 
 @every_mixer
-def test_a_mixer_says_what_it_takes(name: str) -> None:
+def test_a_mixer_says_what_it_takes(name):
     """`train` says of the other settings that they have no effect."""
     read: set[str] = set()
 

@@ -1,7 +1,5 @@
 """Tree attention against softmax and against algorithm 1 written out by its definition, in float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -47,7 +45,7 @@ def bud_attention(query: Tensor, keys: Tensor, values: Tensor, buds: list[tuple[
 
 @every_sampler
 @torch.no_grad()
-def test_as_many_terms_as_tokens_is_softmax(sampler: str) -> None:
+def test_as_many_terms_as_tokens_is_softmax(sampler):
     tree, x = make(sampler, scale=10.0), tokens(40)
     y, _ = tree(x)
     exact, _ = tree.attention.double()(x.double())
@@ -55,7 +53,7 @@ def test_as_many_terms_as_tokens_is_softmax(sampler: str) -> None:
 
 
 @torch.no_grad()
-def test_the_same_after_700_tokens() -> None:
+def test_the_same_after_700_tokens():
     tree, x = make("uniform"), tokens(700, batch=1)
     y, _ = tree.step(x[:, -1], tree(x[:, :-1], keep=slice(-1, None))[1])
     exact, _ = tree.attention.double()(x.double())
@@ -65,7 +63,7 @@ def test_the_same_after_700_tokens() -> None:
 @pytest.mark.parametrize("sampler", ["uniform", "align", "rff"])
 @pytest.mark.parametrize("budget", [0.0, 0.6])
 @torch.no_grad()
-def test_buds_are_a_partition_and_the_output_is_their_definition(sampler: str, budget: float) -> None:
+def test_buds_are_a_partition_and_the_output_is_their_definition(sampler, budget):
     tree = make(sampler, budget)
     dim = WIDTH // HEADS
     for length in (1, 2, 31, 32, 33, 100):
@@ -86,7 +84,7 @@ def test_buds_are_a_partition_and_the_output_is_their_definition(sampler: str, b
 
 @every_sampler
 @torch.no_grad()
-def test_parallel_equals_step_by_step(sampler: str) -> None:
+def test_parallel_equals_step_by_step(sampler):
     tree, x = make(sampler, 0.6), tokens(40)
     parallel, _ = tree(x)
     state, outputs = tree.initial_state(3), []
@@ -100,7 +98,7 @@ def test_parallel_equals_step_by_step(sampler: str) -> None:
 
 
 @torch.no_grad()
-def test_the_state_is_a_value() -> None:
+def test_the_state_is_a_value():
     """Two futures of one state, though they share its memory; and rows taken out of it."""
     tree, x = make("edh", 0.7), tokens(60)
     whole, _ = tree(x)
@@ -115,12 +113,12 @@ def test_the_state_is_a_value() -> None:
 
 @every_sampler
 @torch.no_grad()
-def test_extreme_scores_stay_finite(sampler: str) -> None:
+def test_extreme_scores_stay_finite(sampler):
     tree, x = make(sampler, 0.6, scale=1e4), tokens(50) * 10
     assert tree(x)[0].isfinite().all()
 
 
-def test_the_number_of_terms_and_of_buds_at_once() -> None:
+def test_the_number_of_terms_and_of_buds_at_once():
     assert [TreeConfig(0.5).terms(n) for n in (1, 2, 9, 10, 3000)] == [1, 2, 3, 4, 55]
     assert [TreeConfig(e).terms(1024) for e in (0, 0.2, 0.5, 0.9, 1)] == [1, 4, 32, 512, 1024]
     assert TreeConfig(1 / 3).terms(1000) == 10
@@ -131,12 +129,12 @@ def test_the_number_of_terms_and_of_buds_at_once() -> None:
             TreeConfig(**wrong)
 
 
-def test_packed_rows_are_refused() -> None:
+def test_packed_rows_are_refused():
     with pytest.raises(ValueError, match="one sequence a row"):
         make()(tokens(4), starts=torch.zeros(3, 4, dtype=torch.bool))
 
 
-def test_heap_samples_in_proportion_and_without_replacement() -> None:
+def test_heap_samples_in_proportion_and_without_replacement():
     masses, rows, taken = [4.0, 0.0, 1.0, 3.0, 2.0, 0.0], 20_000, []
     full, picked = np.zeros(16), np.empty(3, np.int64)
     for slot, mass in enumerate(masses):

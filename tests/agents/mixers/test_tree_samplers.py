@@ -1,7 +1,5 @@
 """The masses by which tree attention chooses, against their definitions in the paper (section 2.3)."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -52,13 +50,13 @@ def by_definition(name: str) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["uniform", "edh", "align", "pos-align"])
-def test_masses_are_their_definition(name: str) -> None:
+def test_masses_are_their_definition(name):
     found, wanted = masses(name), by_definition(name)
     torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
-def test_masses_of_random_features_are_sums_over_the_tokens(name: str) -> None:
+def test_masses_of_random_features_are_sums_over_the_tokens(name):
     sampler = make(name)
     kernel = (sampler.transform(QUERY) * sampler.transform(KEYS)).sum(-1)  # (L, H)
     wanted = torch.stack([kernel[s : s + c].sum(0).clamp(min=0).sum() for s, c in BLOCKS])
@@ -75,7 +73,7 @@ def relu_kernel(q: Tensor, k: Tensor) -> float:
 
 @pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_kernel_is_estimated_without_bias(name: str, sign: int) -> None:
+def test_the_kernel_is_estimated_without_bias(name, sign):
     """<phi(q), phi(k)> of many draws of the features."""
     q, k = torch.tensor([0.5, -0.3, 0.2, 0.6]).double(), sign * torch.tensor([0.4, 0.5, -0.6, 0.1]).double()
     samplers = [make(name, seed) for seed in range(1500)]
@@ -86,7 +84,7 @@ def test_the_kernel_is_estimated_without_bias(name: str, sign: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
-def test_directions_are_orthogonal_with_the_right_lengths(name: str) -> None:
+def test_directions_are_orthogonal_with_the_right_lengths(name):
     directions = torch.stack([make(name, seed, 8).directions for seed in range(200)])  # type: ignore[attr-defined]
     gram, squares = directions @ directions.mT, directions.square().sum(-1)
     torch.testing.assert_close(gram, torch.diag_embed(squares), rtol=0, atol=1e-12)

@@ -1,7 +1,5 @@
 """The decision model: in parallel as in training and step by step as at rollout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -51,7 +49,7 @@ def stepwise(model: DecisionModel, data: Steps) -> Tensor:
 
 
 @tokens
-def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step: int) -> None:
+def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step):
     (early, late), sizes = (steps(30, first=first) for first in (0, 500)), {"tokens_per_step": tokens_per_step}
     model = make("aaren", timestep_embedding=False, **sizes)
     (model(*early)[0] - early[1]).square().mean().backward()
@@ -71,7 +69,7 @@ def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step:
 @every_mixer
 @pytest.mark.parametrize("length", [1, 40])
 @torch.no_grad()
-def test_forward_is_step_by_step(mixer: str, length: int, tokens_per_step: int) -> None:
+def test_forward_is_step_by_step(mixer, length, tokens_per_step):
     model, data = make(mixer, tokens_per_step=tokens_per_step), steps(length, first=3)
     parallel, _ = model(*data)
     assert parallel.shape == (2, length, ACTION) and float(parallel.abs().max()) < 1
@@ -80,7 +78,7 @@ def test_forward_is_step_by_step(mixer: str, length: int, tokens_per_step: int) 
 
 @pytest.mark.parametrize(("mixer", "activation"), [("aaren", "gelu-tanh"), ("attention", "relu"), ("gru", "gelu-tanh")])
 @torch.no_grad()
-def test_pre_norm_blocks_are_those_of_gpt2(mixer: str, activation: str) -> None:
+def test_pre_norm_blocks_are_those_of_gpt2(mixer, activation):
     """x + mixer(LN1(x)), x + MLP(LN2(x)), and one more layer norm at the end; in parallel and step by step."""
     model, data = make(mixer, block="pre-norm", activation=activation), steps(30)
     torch.testing.assert_close(model(*data)[0], stepwise(model, data), rtol=0, atol=1e-5)
@@ -96,7 +94,7 @@ def test_pre_norm_blocks_are_those_of_gpt2(mixer: str, activation: str) -> None:
 
 @tokens
 @torch.no_grad()
-def test_timesteps_beyond_the_table_use_its_last_row(tokens_per_step: int) -> None:
+def test_timesteps_beyond_the_table_use_its_last_row(tokens_per_step):
     model, data = make("aaren", max_timestep=10, tokens_per_step=tokens_per_step), steps(8, first=6)
     parallel, _ = model(*data)
     torch.testing.assert_close(parallel, stepwise(model, data), rtol=0, atol=1e-5)
@@ -108,7 +106,7 @@ def test_timesteps_beyond_the_table_use_its_last_row(tokens_per_step: int) -> No
 @every_mixer
 @pytest.mark.parametrize("goes_on", [True, False])
 @torch.no_grad()
-def test_packed_rows_are_separate_rows(mixer: str, tokens_per_step: int, goes_on: bool) -> None:
+def test_packed_rows_are_separate_rows(mixer, tokens_per_step, goes_on):
     """With a state before them, which the first goes on from or not; where one begins, the action before counts not."""
     model = make(mixer, tokens_per_step=tokens_per_step)
     before, parts = steps(9, batch=1), [steps(n, batch=1, first=n) for n in (3, 1, 30, 7)]
@@ -122,7 +120,7 @@ def test_packed_rows_are_separate_rows(mixer: str, tokens_per_step: int, goes_on
 
 @tokens
 @torch.no_grad()
-def test_tokens_are_those_of_the_papers(tokens_per_step: int) -> None:
+def test_tokens_are_those_of_the_papers(tokens_per_step):
     """Against the trunk fed by hand: return-to-go, observation, action; in one token the action before."""
     model, (observations, actions, returns_to_go, timesteps) = make("aaren", tokens_per_step=tokens_per_step), steps(3)
     time, to_go = model.embed_timestep.weight[timesteps], model.embed_return(returns_to_go.unsqueeze(-1))
@@ -153,12 +151,12 @@ def test_tokens_are_those_of_the_papers(tokens_per_step: int) -> None:
         *(({name: 0}, f"{name}: must be at least 1, not 0") for name in ("action_dim", "width", "max_timestep")),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_config_that_cannot_be_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         replace(ModelConfig(OBSERVATION, ACTION), **change)
 
 
-def test_weights_of_a_seed_do_not_depend_on_the_table_of_time_steps() -> None:
+def test_weights_of_a_seed_do_not_depend_on_the_table_of_time_steps():
     """Nor on that earlier versions had one always."""
     shape = {"observation_dim": 3, "action_dim": 2, "width": 16, "layers": 1, "heads": 2, "max_timestep": 50}
     told, not_told = [], []
@@ -181,6 +179,6 @@ for mixer in MIXERS:
 """
 
 
-def test_a_saved_model_is_made_without_the_compiler_of_torch() -> None:
+def test_a_saved_model_is_made_without_the_compiler_of_torch():
     """Whose import takes a second of loading a policy."""
     subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", MADE_ON_META], check=True)

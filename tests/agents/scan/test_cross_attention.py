@@ -1,7 +1,5 @@
 """Attention over a stream: all at once, token by token and block by block, against softmax attention in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -27,7 +25,7 @@ def exact(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
 @every_block
 @pytest.mark.parametrize("n", [1, 70])
 @pytest.mark.parametrize(("scores", "offset"), [(1.0, 0.0), (1e4, 0.0), (1.0, -1e4), (1.0, 1e4)])
-def test_equal_to_softmax(block: int | None, n: int, scores: float, offset: float) -> None:
+def test_equal_to_softmax(block, n, scores, offset):
     """With scores far below zero, a maximum that started at 0 would divide 0 by 0."""
     query, keys, values = draw(n, scores=scores)
     query, keys = F.pad(query, (0, 1), value=1.0), F.pad(keys, (0, 1), value=offset)
@@ -37,7 +35,7 @@ def test_equal_to_softmax(block: int | None, n: int, scores: float, offset: floa
 
 
 @every_block
-def test_a_stream_cut_anywhere(block: int | None) -> None:
+def test_a_stream_cut_anywhere(block):
     query, keys, values = draw(100)
     state = None
     for first, last in ((0, 0), (0, 1), (1, 40), (40, 40), (40, 100), (100, 100)):
@@ -47,7 +45,7 @@ def test_a_stream_cut_anywhere(block: int | None) -> None:
 
 
 @every_block
-def test_masks(block: int | None) -> None:
+def test_masks(block):
     query, keys, values = draw(30)
     mask = torch.rand(2, 1, 5, 30, generator=torch.Generator().manual_seed(0)) < 0.5
     mask[..., 3] = True  # every query of `exact` sees something
@@ -59,7 +57,7 @@ def test_masks(block: int | None) -> None:
 
 
 @every_block
-def test_gradients(block: int | None) -> None:
+def test_gradients(block):
     inputs = [tensor.requires_grad_() for tensor in draw(30, scores=3.0)]
     mask = torch.rand(5, 30, generator=torch.Generator().manual_seed(1)) < 0.7
     weight = torch.randn(2, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -71,14 +69,14 @@ def test_gradients(block: int | None) -> None:
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
 
 
-def test_gradients_past_masked_nan_are_finite() -> None:
+def test_gradients_past_masked_nan_are_finite():
     query, keys, values = (tensor.requires_grad_() for tensor in draw(4))
     poison = torch.tensor([[0.0], [torch.nan], [0.0], [0.0]])
     output, _ = attend(query, keys + poison, values + poison, mask=~poison[:, 0].isnan())
     assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (query, keys, values)))
 
 
-def test_what_cannot_be() -> None:
+def test_what_cannot_be():
     for shapes in (((5, 4), (3, 3), (3, 6)), ((5, 4), (3, 4), (2, 6)), ((4,), (3, 4), (3, 6))):
         with pytest.raises(ValueError, match="must be"):
             attend(*(torch.zeros(shape) for shape in shapes))
@@ -92,7 +90,7 @@ def test_what_cannot_be() -> None:
 
 
 @torch.no_grad()
-def test_module_in_parallel_step_by_step_and_in_blocks() -> None:
+def test_module_in_parallel_step_by_step_and_in_blocks():
     torch.manual_seed(0)
     module, x = CrossAttention(16, latents=5, heads=4).double(), torch.randn(3, 37, 16, dtype=torch.float64)
     parallel, final = module(x)
@@ -111,7 +109,7 @@ def test_module_in_parallel_step_by_step_and_in_blocks() -> None:
     torch.testing.assert_close(parallel, module.output(mixed.transpose(1, 2).flatten(-2)), rtol=0, atol=1e-12)
 
 
-def test_module_learns_and_refuses() -> None:
+def test_module_learns_and_refuses():
     module = CrossAttention(8, latents=2, heads=2)
     module(torch.randn(1, 5, 8))[0].square().sum().backward()
     # Softmax does not change when every score moves by as much: the key's bias has no gradient.
@@ -122,14 +120,14 @@ def test_module_learns_and_refuses() -> None:
         CrossAttention(8, 0)
 
 
-def test_padding_may_be_nan_in_training_too() -> None:
+def test_padding_may_be_nan_in_training_too():
     module, x = CrossAttention(8, latents=2, heads=2), torch.randn(2, 5, 8)
     x[0, 3:] = torch.nan
     module(x, mask=~x.isnan().any(-1))[0].square().sum().backward()
     assert all(bool(p.grad is not None and p.grad.isfinite().all()) for p in module.parameters())
 
 
-def test_a_query_that_does_not_see_nan_does_not_have_it() -> None:
+def test_a_query_that_does_not_see_nan_does_not_have_it():
     """One query sees the token, the other does not: its output is that of the others alone."""
     query, keys, values = torch.randn(2, 3), torch.randn(4, 3), torch.randn(4, 5)
     values[3] = torch.nan

@@ -1,7 +1,5 @@
 """The prefix scan against the full softmax in float64: outputs, final state and gradients, by every method."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scan_checks import METHODS, check, random_decays, random_inputs, random_mask, random_starts, random_state
@@ -11,7 +9,7 @@ from aaren_rl.agents import ScanState, prefix_scan, scan_step
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 63, 64, 65, 130, 300])
-def test_every_length(length: int) -> None:
+def test_every_length(length):
     scores, values = random_inputs(length)
     check(METHODS, scores, values)
     check(METHODS, scores, values, decay=random_decays(length))
@@ -21,7 +19,7 @@ def test_every_length(length: int) -> None:
 
 
 @torch.no_grad()
-def test_blocks_of_blocks() -> None:
+def test_blocks_of_blocks():
     """More than 64 x 64 positions, by `blocked` and the kernel alike; the others have no such border."""
     given, starts = random_inputs(5000, dtype=torch.float64), random_starts(5000, rate=1e-3)
     decay = random_decays(5000, dtype=torch.float64)
@@ -30,7 +28,7 @@ def test_blocks_of_blocks() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_every_type(dtype: torch.dtype) -> None:
+def test_every_type(dtype):
     scores, values = random_inputs(130, dtype=dtype)
     check(METHODS, scores, values, mask=random_mask(130))
     if dtype == torch.float64:
@@ -38,7 +36,7 @@ def test_every_type(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_state_does_not_hold_the_prefixes(method: str) -> None:
+def test_the_state_does_not_hold_the_prefixes(method):
     _, state = prefix_scan(*random_inputs(200, dtype=torch.float64), method=method)
     assert [part.untyped_storage().nbytes() for part in state] == [part.nbytes for part in state]
 
@@ -65,7 +63,7 @@ def extreme(kind: str, length: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_extreme_scores(kind: str) -> None:
+def test_extreme_scores(kind):
     scores, (_, values) = extreme(kind, 80), random_inputs(80)
     check(METHODS, scores, values)
     check(METHODS, scores, values, mask=random_mask(80), starts=random_starts(80))
@@ -76,7 +74,7 @@ MASKS = {"leading": slice(0, 66), "interior": slice(20, 90), "trailing": slice(6
 
 @pytest.mark.parametrize("where", MASKS)
 @pytest.mark.parametrize("by", ["mask", "score"])
-def test_masks(where: str, by: str) -> None:
+def test_masks(where, by):
     """Masked by `mask` or by a score of -inf; a masked value may be anything and passes nothing on."""
     scores, values = random_inputs(130)
     mask = torch.ones(2, 130, dtype=torch.bool)
@@ -93,7 +91,7 @@ def test_masks(where: str, by: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
+def test_all_masked_is_zero_with_finite_gradients(method):
     scores = torch.full((2, 70), -torch.inf, requires_grad=True)
     values = torch.full((2, 70, 3), torch.nan, requires_grad=True)
     outputs, state = prefix_scan(scores, values, method=method)
@@ -106,14 +104,14 @@ def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(70,), (2, 1), (2, 1, 1, 70)])
-def test_masks_and_starts_broadcast(shape: tuple[int, ...]) -> None:
+def test_masks_and_starts_broadcast(shape):
     draws, inputs = torch.rand(shape, generator=torch.Generator().manual_seed(1)), random_inputs(70, batch=(2, 1, 2))
     check(("auto", *METHODS), *inputs, mask=draws < 0.8, starts=draws < 0.1)
 
 
 @pytest.mark.parametrize("where", ["score", "value", "decay"])
 @pytest.mark.parametrize("method", METHODS)
-def test_nan_stays_in_its_sequence(method: str, where: str) -> None:
+def test_nan_stays_in_its_sequence(method, where):
     """The others' outputs, and gradients, are those of a row without it; the ill sequence crosses a block's border."""
     starts = torch.isin(torch.arange(150), torch.tensor([0, 20, 64, 100, 128])).expand(2, 150)
     both = []
@@ -136,7 +134,7 @@ def test_nan_stays_in_its_sequence(method: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_autocast_does_not_reach_the_scan(method: str) -> None:
+def test_autocast_does_not_reach_the_scan(method):
     """Matrix products inside would otherwise be done, and the state rounded, in bfloat16."""
     scores, values = random_inputs(130)
 
@@ -147,7 +145,7 @@ def test_autocast_does_not_reach_the_scan(method: str) -> None:
     check(run, scores, values, state=random_state(), starts=random_starts(130, rate=0.01))
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_refused():
     scores, values = random_inputs(5)
     with pytest.raises(ValueError, match=r"'fast' is not one of .*sequential.*blocked"):
         prefix_scan(scores, values, method="fast")
@@ -169,7 +167,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_masked_position_fades_nothing(method: str) -> None:
+def test_a_masked_position_fades_nothing(method):
     """Its decay may be anything; so may that of a first position of a sequence."""
     scores, values = random_inputs(6)
     decay, mask = torch.full((2, 6), -1.0), torch.tensor([True, True, False, True, True, True])

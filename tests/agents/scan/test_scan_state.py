@@ -1,7 +1,5 @@
 """The scan's state: joining stretches, its identity, a million positions, counting."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -25,7 +23,7 @@ def states(draw: st.DrawFn) -> ScanState:
 
 @settings(deadline=None, max_examples=50)
 @given(states(), states(), states())
-def test_combine_is_associative_and_has_an_identity(a: ScanState, b: ScanState, c: ScanState) -> None:
+def test_combine_is_associative_and_has_an_identity(a, b, c):
     for mine, true in zip(combine(combine(a, b), c), combine(a, combine(b, c)), strict=True):
         torch.testing.assert_close(mine, true, rtol=1e-12, atol=1e-21)
     identity = ScanState.identity((1,), 2)
@@ -34,7 +32,7 @@ def test_combine_is_associative_and_has_an_identity(a: ScanState, b: ScanState, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_identity_of_every_type(dtype: torch.dtype) -> None:
+def test_the_identity_of_every_type(dtype):
     identity = ScanState.identity((2, 3), 4, dtype=dtype)
     assert torch.equal(identity.output(), torch.zeros(2, 3, 4, dtype=dtype))
     for state in (identity, ScanState.identity((2, 3), 4).to(dtype)):
@@ -57,7 +55,7 @@ def million(steps: int) -> tuple[Tensor, Tensor, Tensor]:
     ("method", "count"),
     [("numba", 1_000_000), *((method, 100_000) for method in ("blocked", "hillis_steele", "ladner_fischer"))],
 )
-def test_a_million_positions_in_chunks_do_not_drift(method: str, count: int) -> None:
+def test_a_million_positions_in_chunks_do_not_drift(method, count):
     scores, values, true = million(count)
     state, chunk = None, 10_000
     for begin in range(0, count, chunk):
@@ -68,7 +66,7 @@ def test_a_million_positions_in_chunks_do_not_drift(method: str, count: int) -> 
         assert float((state.output() - true[:, part.stop - 1]).abs().max()) <= 1e-6
 
 
-def test_single_steps_do_not_drift() -> None:
+def test_single_steps_do_not_drift():
     scores, values, true = million(3000)
     state = ScanState.identity((3,), 2)
     for k in range(3000):
@@ -79,7 +77,7 @@ def test_single_steps_do_not_drift() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_counting_does_not_stop_at_two_to_the_24(method: str) -> None:
+def test_counting_does_not_stop_at_two_to_the_24(method):
     """A float32 sum of ones stops growing there; a returned state must not, by `prefix_scan` or by `scan_step`."""
     score, value = torch.full((1,), 2.0), torch.ones(1, 1)
     state = ScanState(*(torch.tensor(part, dtype=torch.float64) for part in (2.0, 2.0**24, [0.0])))

@@ -1,7 +1,5 @@
 """Data of discrete actions and one-hot observations: what is read, written and recorded, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -66,7 +64,7 @@ def environments() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def minari_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def minari_root(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     return tmp_path / "minari"
 
@@ -110,7 +108,7 @@ def refused(call: Callable[[], object], kind: type[Exception], *parts: object) -
 
 @pytest.mark.parametrize("stored", [lambda actions: actions, lambda actions: actions.astype(np.int8)[:, None]])
 @pytest.mark.parametrize("known", [True, False])
-def test_integers_are_discrete_actions(stored: Callable[[Any], Any], known: bool, tmp_path: Path) -> None:
+def test_integers_are_discrete_actions(stored, known, tmp_path):
     actions = arrays()["actions"]
     options = sizes(own_task("mine", "SeenBox-v0")) if known else {}
     episodes = read_file(save(tmp_path / "set.hdf5", actions=stored(actions)), **options)
@@ -144,21 +142,21 @@ BAD: dict[str, tuple[dict[str, Any], tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_files_are_one_line(name: str, tmp_path: Path) -> None:
+def test_bad_files_are_one_line(name, tmp_path):
     changes, parts = BAD[name]
     path = save(tmp_path / "set.hdf5", **changes)
     refused(lambda: load_task("mine", str(path), env_id="SeenBox-v0"), DataError, path, *parts)
 
 
 @pytest.mark.parametrize("shape", [(N,), (N, 1)])
-def test_integers_in_a_continuous_environment(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_integers_in_a_continuous_environment(shape, tmp_path):
     path = save(tmp_path / "set.hdf5", actions=np.ones(shape, np.int64))
     parts = path, f"int64 of shape {shape}", "at step 0", "vectors of real numbers"
     refused(lambda: load_task("mine", str(path), env_id="Smooth-v0"), DataError, *parts)
     assert datasets(["info", str(path), "--env-id", "Smooth-v0"]) == 3
 
 
-def test_minari_keeps_integers_and_their_space(minari_root: Path, tmp_path: Path) -> None:
+def test_minari_keeps_integers_and_their_space(minari_root, tmp_path):
     made, file, again = discrete(), tmp_path / "set.hdf5", tmp_path / "again.hdf5"
     write_hdf5(file, made, {"env_id": "SeenBox-v0"})
     assert datasets(["convert", str(file), f"minari:{ID}"]) == 0
@@ -172,7 +170,7 @@ def test_minari_keeps_integers_and_their_space(minari_root: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("stored", [np.int64, np.float32])
-def test_the_user_says_what_kind_the_actions_of_a_minari_dataset_are(stored: Any) -> None:
+def test_the_user_says_what_kind_the_actions_of_a_minari_dataset_are(stored):
     made = Episodes.from_arrays(**arrays(actions=(np.arange(N) % 3).astype(stored)))
     write_minari(ID, made, env_id=None)
     assert load_task("mine", f"minari:{ID}")[1].discrete == (stored is np.int64)
@@ -193,7 +191,7 @@ class Cycle:
         return np.full(len(observation), [-1, 0, 0, 1][state % 4], np.int64), state + 1
 
 
-def test_recorded_rollouts_are_read_back_bit_for_bit() -> None:
+def test_recorded_rollouts_are_read_back_bit_for_bit():
     """FlattenObservation, which the environment's description then names, is no foreign wrapper."""
     recorder = Recorder()
     played = rollout(Cycle(), "SeenDiscrete-v0", episodes=3, target_return=0.0, seed=5, workers=0, recorder=recorder)
@@ -205,7 +203,7 @@ def test_recorded_rollouts_are_read_back_bit_for_bit() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*smaller than the available range")
-def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path, capsys):
     rng = np.random.default_rng(0)
     data = save(tmp_path / "own.hdf5", observations=np.eye(4)[rng.integers(4, size=N)])
     small = "--width 8 --layers 1 --heads 2 --updates 2 --warmup-updates 1 --steps-per-update 40 --eval-every 2"
@@ -223,9 +221,7 @@ def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path: Path, caps
 
 
 @pytest.mark.filterwarnings("ignore:.*smaller than the available range")
-def test_an_environment_with_more_choices_than_the_data_and_a_changed_card(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_with_more_choices_than_the_data_and_a_changed_card(tmp_path, capsys):
     """Trained without an environment on -1 and 0, it takes these where -1, 0 and 1 are; not where 0 is the first."""
     data = save(tmp_path / "own.hdf5", actions=np.arange(N) % 2 - 1)
     run = tmp_path / "runs" / "own" / "decision-aaren" / "seed0"
@@ -241,7 +237,7 @@ def test_an_environment_with_more_choices_than_the_data_and_a_changed_card(
     assert "config.json" in capsys.readouterr().err
 
 
-def test_cartpole_falls_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cartpole_falls_less_and_less(monkeypatch):
     monkeypatch.setattr(cartpole, "_STEPS", 600)
     task = get_task("cartpole-medium-replay")
     episodes = cartpole.make_episodes(task, False)
@@ -251,7 +247,7 @@ def test_cartpole_falls_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     same(episodes, cartpole.make_episodes(task, False))
 
 
-def test_the_discrete_t_maze_is_the_other_with_two_actions() -> None:
+def test_the_discrete_t_maze_is_the_other_with_two_actions():
     task = get_task("tmaze-discrete-30")
     assert (task.env_id, task.n_actions, task.horizon, task.data_horizon) == ("aaren_rl/TMazeDiscrete-v0", 2, 30, 200)
     plain, found = (tmaze.make_episodes(get_task(name), False) for name in ("tmaze", "tmaze-discrete"))

@@ -1,7 +1,5 @@
 """Files of every layout: as many episodes as were written, with their ends, or one line that says why not."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -93,32 +91,32 @@ MEANT: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_ends_have_the_meaning_of_their_name(name: str, tmp_path: Path) -> None:
+def test_ends_have_the_meaning_of_their_name(name, tmp_path):
     flags, dead = MEANT[name]
     for write in (hdf5, npz):
         same(read_file(write(tmp_path / f"set.{write.__name__}", steps(**flags))), dead[ENDS])
 
 
-def test_what_names_were_read_is_noted(tmp_path: Path) -> None:
+def test_what_names_were_read_is_noted(tmp_path):
     notes = read_file(hdf5(tmp_path / "a.hdf5", steps(dones=ENDS))).notes
     assert notes == ("read dones as terminations: no flag of truncations is there", "read ends of episodes from dones")
     assert read_file(hdf5(tmp_path / "b.hdf5", flagged())).notes == ()
 
 
 @pytest.mark.parametrize("flag", [ENDS, ENDS.astype(np.float64)[:, None], np.zeros(N, bool)])
-def test_an_unknown_flag_is_named_and_not_guessed(flag: Any, tmp_path: Path) -> None:
+def test_an_unknown_flag_is_named_and_not_guessed(flag, tmp_path):
     for known in ({"terminals": DEAD}, {}):
         path = hdf5(tmp_path / "set.hdf5", steps(**known, cut_here=flag))
         refused(path, "cut_here has a 0 or 1", "to timeouts", "infos_cut_here", max_episode_steps=10)
 
 
-def test_one_column_without_an_axis(tmp_path: Path) -> None:
+def test_one_column_without_an_axis(tmp_path):
     one = {"observations": np.arange(N) / 7, "actions": np.linspace(-1, 1, N), "terminals": ENDS}
     episodes = read_file(hdf5(tmp_path / "set.hdf5", steps(**one)), observation_dim=1, action_dim=1)
     assert episodes.observations.shape == episodes.actions.shape == (N, 1)
 
 
-def test_groups_of_observations_lie_side_by_side_or_are_chosen(tmp_path: Path) -> None:
+def test_groups_of_observations_lie_side_by_side_or_are_chosen(tmp_path):
     seen = steps()["observations"]
     nested = {"observations/b": seen[:, 1:], "observations/a/y": seen[:, 0], "observations/a/x": seen[:, :2]}
     path = hdf5(tmp_path / "set.hdf5", steps(observations=None, timeouts=ENDS) | nested)
@@ -133,9 +131,7 @@ def test_groups_of_observations_lie_side_by_side_or_are_chosen(tmp_path: Path) -
     refused(flat, "observations have no b (they are one array)", observation_keys="b")
 
 
-def test_a_damaged_column_is_named_once_and_a_fault_of_ours_is_none_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_column_is_named_once_and_a_fault_of_ours_is_none_of_the_file(tmp_path, monkeypatch):
     path = tmp_path / "set.hdf5"
     with h5py.File(path, "w") as file:
         for key, value in flagged().items():
@@ -156,7 +152,7 @@ def test_a_damaged_column_is_named_once_and_a_fault_of_ours_is_none_of_the_file(
         read_file(path)
 
 
-def test_one_hot_columns_count_for_the_size_of_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_hot_columns_count_for_the_size_of_a_map(tmp_path, monkeypatch):
     """24 kB in the file, 24 MB once they are flattened."""
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path))
     monkeypatch.setattr(rules, "_LARGE", 200_000)
@@ -166,7 +162,7 @@ def test_one_hot_columns_count_for_the_size_of_a_map(tmp_path: Path, monkeypatch
     assert not read_file(path, layout={**layout, "n": N}).notes
 
 
-def test_d3rlpy_2(tmp_path: Path) -> None:
+def test_d3rlpy_2(tmp_path):
     """What `ReplayBuffer.dump` of d3rlpy 2 writes."""
     columns: dict[str, Any] = {"num_episodes": 5, "version": "2.1", "columns": ["observations", "actions"]}
     tuples = dict(columns)
@@ -181,7 +177,7 @@ def test_d3rlpy_2(tmp_path: Path) -> None:
     refused(hdf5(tmp_path / "bad.h5", columns), "has 4 episodes, num_episodes counts 5")
 
 
-def test_robomimic(tmp_path: Path) -> None:
+def test_robomimic(tmp_path):
     """data/demo_K with obs/*, actions, rewards and dones; demo_10 comes after demo_2."""
     path, names = tmp_path / "low_dim.hdf5", [0, 1, 2, 9, 10]
     with h5py.File(path, "w") as file:
@@ -206,7 +202,7 @@ def test_robomimic(tmp_path: Path) -> None:
     refused(path, "demo_1/dones has shape (7,); 10 rewards")
 
 
-def test_groups_of_episodes_with_a_last_observation(tmp_path: Path) -> None:
+def test_groups_of_episodes_with_a_last_observation(tmp_path):
     """Minari's main_data.hdf5, without its metadata."""
     path = tmp_path / "main_data.hdf5"
     with h5py.File(path, "w") as file:
@@ -219,7 +215,7 @@ def test_groups_of_episodes_with_a_last_observation(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_missing_damaged_and_foreign_files(tmp_path: Path) -> None:
+def test_missing_damaged_and_foreign_files(tmp_path):
     refused(tmp_path / "none.hdf5", "does not exist")
     refused(tmp_path, "is not a file")
     for path in (hdf5(tmp_path / "set.hdf5", flagged()), npz(tmp_path / "set.npz", flagged())):
@@ -244,7 +240,7 @@ def test_missing_damaged_and_foreign_files(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("ends", [None, np.zeros(N, bool)])
-def test_no_ends(ends: Any, tmp_path: Path) -> None:
+def test_no_ends(ends, tmp_path):
     path = hdf5(tmp_path / "set.hdf5", steps(terminals=ends, timeouts=ends))
     refused(path, "terminals", "timeouts", "--max-episode-steps")
     episodes = read_file(path, max_episode_steps=25)
@@ -257,7 +253,7 @@ def test_no_ends(ends: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_actions_out_of_range(tmp_path: Path) -> None:
+def test_actions_out_of_range(tmp_path):
     data = flagged()
     data["actions"][[3, 4], [0, 1]] = 1.5, -2.0
     path = hdf5(tmp_path / "set.hdf5", data)
@@ -268,7 +264,7 @@ def test_actions_out_of_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_other_sizes(tmp_path: Path) -> None:
+def test_other_sizes(tmp_path):
     """But for D4RL Ant's contact forces, which are left out."""
     observations = np.zeros((N, 111), np.float32)
     observations[:, :27] = np.arange(27)
@@ -300,7 +296,7 @@ LINKS: dict[str, Callable[[h5py.File], object]] = {
 
 @pytest.mark.faults
 @pytest.mark.parametrize("told", LINKS)
-def test_links(told: str, tmp_path: Path) -> None:
+def test_links(told, tmp_path):
     path = hdf5(tmp_path / "set.hdf5", flagged(rewards=None))
     with h5py.File(path, "a") as file:
         LINKS[told](file)
@@ -308,14 +304,14 @@ def test_links(told: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_groups_without_end(tmp_path: Path) -> None:
+def test_groups_without_end(tmp_path):
     path = hdf5(tmp_path / "set.hdf5", flagged(observations=None) | {"observations/a": steps()["observations"]})
     with h5py.File(path, "a") as file:
         file["observations/again"] = file["observations"]
     refused(path, "nested more than 16 levels")
 
 
-def test_write_and_read_again(tmp_path: Path) -> None:
+def test_write_and_read_again(tmp_path):
     attributes = {"env_id": "Hopper-v4", "origin": "made\nby \x1b[31mme"}
     source = hdf5(tmp_path / "set.hdf5", flagged())
     with h5py.File(source, "a") as file:

@@ -1,7 +1,5 @@
 """200 damaged files: each is read equal, read with a note, or refused in one line with exit code 3; none is misread."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter
@@ -70,7 +68,7 @@ def damaged(seed: int, good: Path, path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_damaged_files(tmp_path: Path) -> None:
+def test_damaged_files(tmp_path):
     found, good = Counter[str](), {}
     for name, write in WRITERS.items():
         write(tmp_path / name, COLUMNS)

@@ -1,12 +1,9 @@
 """Arrays and trajectories in memory: what they become, and bad inputs, of files too, each of which is one line."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import namedtuple
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -34,7 +31,7 @@ def same(episodes: Episodes, lengths: list[int], terminated: list[bool]) -> None
         np.testing.assert_array_equal(found, wanted[: len(found)])
 
 
-def test_arrays_and_lists_and_tensors() -> None:
+def test_arrays_and_lists_and_tensors():
     for change in (np.asarray, np.ndarray.tolist, torch.from_numpy, list):
         same(ARRAYS(*map(change, (SEEN, ACTED, REWARDS, ENDS))), [10] * 3, [True] * 3)
     same(ARRAYS(SEEN, ACTED, REWARDS[:, None], timeouts=ENDS[:, None]), [10] * 3, [False] * 3)
@@ -91,7 +88,7 @@ SHAPED: dict[str, tuple[Callable[[slice, int], Any], bool]] = {
 
 
 @pytest.mark.parametrize("name", SHAPED)
-def test_trajectories(name: str) -> None:
+def test_trajectories(name):
     make, terminated = SHAPED[name]
     same(TRAJECTORIES(cut(make)), LENGTHS, [terminated] * 4)
     same(TRAJECTORIES(iter(cut(make))), LENGTHS, [terminated] * 4)
@@ -100,7 +97,7 @@ def test_trajectories(name: str) -> None:
 SPACE = spaces.Dict(pos=spaces.Box(-9, 9, (2,)), mode=spaces.Discrete(3), grip=spaces.Box(-9, 9, ()))
 
 
-def test_dicts_are_flattened_as_gymnasium_does() -> None:
+def test_dicts_are_flattened_as_gymnasium_does():
     SPACE.seed(0)
     each = [SPACE.sample() for _ in range(N)]
     wanted = np.stack([spaces.flatten(SPACE, one) for one in each])
@@ -170,7 +167,7 @@ def refused(call: Callable[[], object], *parts: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", COLUMNS)
-def test_bad_columns(name: str, tmp_path: Path) -> None:
+def test_bad_columns(name, tmp_path):
     """In a file; in memory they go the same way."""
     with h5py.File(tmp_path / "set.hdf5", "w") as file:
         file.update(columns(name))
@@ -216,5 +213,5 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_bad_calls(name: str) -> None:
+def test_bad_calls(name):
     refused(PYTHON[name][0], PYTHON[name][1])

@@ -1,7 +1,5 @@
 """Recordings as people have them: what is no step is left out, with a note, and nothing is misread without a word."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any
@@ -55,12 +53,12 @@ COUNTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_numbers_lengths_and_steps_tell_episodes_beside_terminations(name: str, tmp_path: Path) -> None:
+def test_numbers_lengths_and_steps_tell_episodes_beside_terminations(name, tmp_path):
     episodes = same(read_file(npz(tmp_path / "set.npz", terminals=DEAD, **COUNTED[name])))
     assert name == "first rows" or "read ends of episodes from" in episodes.notes[0]
 
 
-def test_numbers_that_contradict_flags_or_are_mixed(tmp_path: Path) -> None:
+def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
     for flags, part in (
         (np.arange(N) == 3, "step 3, within an episode by episode"),
         (None, "rows of episodes are mix"),
@@ -92,7 +90,7 @@ PADDING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", PADDING)
-def test_padding_is_no_step(name: str, tmp_path: Path) -> None:
+def test_padding_is_no_step(name, tmp_path):
     rows = {
         "observations": padded(SEEN),
         "actions": padded(ACTED),
@@ -114,7 +112,7 @@ def test_padding_is_no_step(name: str, tmp_path: Path) -> None:
         Episodes.from_trajectories(each)
 
 
-def test_left_padding_and_a_gap() -> None:
+def test_left_padding_and_a_gap():
     rows = {"observations": SEEN[:6], "actions": ACTED[:6], "rewards": REWARDS[:6]}
     episodes = Episodes.from_trajectories([{**rows, "mask": [0, 0, 1, 1, 1, 1]}])
     np.testing.assert_array_equal(episodes.rewards, REWARDS[2:6])
@@ -124,7 +122,7 @@ def test_left_padding_and_a_gap() -> None:
         Episodes.from_trajectories([{**rows, "length": 9}])
 
 
-def test_rlds_last_rows_hold_an_observation_alone(tmp_path: Path) -> None:
+def test_rlds_last_rows_hold_an_observation_alone(tmp_path):
     rows = np.sort(np.concatenate([np.arange(N), np.flatnonzero(LAST) + 0.5]))
     behind, index = rows % 1 > 0, rows.astype(int)
     actions, rewards = ACTED[index], REWARDS[index]
@@ -135,7 +133,7 @@ def test_rlds_last_rows_hold_an_observation_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["terminals", "timeouts", "dones", "ends"])
-def test_the_first_of_marks_that_stay_ends_an_episode(name: str, tmp_path: Path) -> None:
+def test_the_first_of_marks_that_stay_ends_an_episode(name, tmp_path):
     done = np.zeros(60, bool)
     for end in (20, 40, 60):
         done[end - 5 : end] = True
@@ -150,7 +148,7 @@ def test_the_first_of_marks_that_stay_ends_an_episode(name: str, tmp_path: Path)
     assert read_file(tmp_path / "traj.h5").lengths.tolist() == [16] * 3
 
 
-def test_episodes_of_one_step_stay() -> None:
+def test_episodes_of_one_step_stay():
     ends = LAST | np.append(LAST[1:], False)
     episodes = ARRAYS(SEEN, ACTED, REWARDS, ends & ((NUMBER == 8) | LAST))
     assert episodes.lengths.tolist() == [10, 4, 1, 20, 5]
@@ -171,13 +169,13 @@ def recorded(mode: Any) -> list[np.ndarray[Any, Any]]:
     return [column.reshape(-1, *column.shape[2:]) for column in columns]
 
 
-def test_resets_of_vector_environments_are_no_steps() -> None:
+def test_resets_of_vector_environments_are_no_steps():
     episodes = ARRAYS(*recorded(gym.vector.AutoresetMode.NEXT_STEP))
     assert episodes.lengths.tolist() == [20] * 12 and "NEXT_STEP" in episodes.notes[0]
     assert ARRAYS(*recorded(gym.vector.AutoresetMode.SAME_STEP)).notes == ()
 
 
-def test_choices_that_are_stored_as_floats(tmp_path: Path) -> None:
+def test_choices_that_are_stored_as_floats(tmp_path):
     choices = np.arange(N) % 3
     path = npz(tmp_path / "set.npz", actions=choices.astype(np.float64), timeouts=LAST)
     assert not (read := read_file(path, action_high=9)).discrete and "whole numbers, 0 to 2" in read.notes[1]
@@ -199,7 +197,7 @@ def test_choices_that_are_stored_as_floats(tmp_path: Path) -> None:
         load_task("mine", path)
 
 
-def test_what_is_masked_is_missing() -> None:
+def test_what_is_masked_is_missing():
     rewards = np.ma.masked_equal(np.where(np.arange(N) == 5, -999.0, REWARDS), -999.0)
     with pytest.raises(DataError, match="rewards: is masked at step 5"):
         ARRAYS(SEEN, ACTED, rewards, LAST)
@@ -207,7 +205,7 @@ def test_what_is_masked_is_missing() -> None:
         ARRAYS(np.ma.masked_array(SEEN, (np.arange(N) == 2)[:, None] & (np.arange(3) == 1)), ACTED, REWARDS, LAST)
 
 
-def test_packed_columns_are_unpacked(tmp_path: Path) -> None:
+def test_packed_columns_are_unpacked(tmp_path):
     with h5py.File(tmp_path / "building.nc", "w") as file:
         file["observations"] = np.rint(SEEN * 1000).astype(np.int16)
         file["observations"].attrs.update(scale_factor=0.001, add_offset=20.0, _FillValue=np.int16(-32768))
@@ -219,7 +217,7 @@ def test_packed_columns_are_unpacked(tmp_path: Path) -> None:
         read_file(tmp_path / "building.nc")
 
 
-def test_two_names_for_one_thing(tmp_path: Path) -> None:
+def test_two_names_for_one_thing(tmp_path):
     same(read_file(npz(tmp_path / "set.npz", obs=SEEN, terminals=DEAD, timeouts=LAST)))
     path = npz(tmp_path / "set.npz", obs=SEEN + 1, timeouts=LAST)
     with pytest.raises(DataError, match="observations and obs both are observations, and differ"):
@@ -227,7 +225,7 @@ def test_two_names_for_one_thing(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_episodes("mine", path, columns="observations=obs").observations, SEEN + 1)
 
 
-def test_tuples_of_steps_and_mixed_frames() -> None:
+def test_tuples_of_steps_and_mixed_frames():
     rows = [(SEEN[i, :3], ACTED[i], REWARDS[i]) for i in range(3)]  # as many steps as numbers
     observations, actions, rewards = zip(*rows, strict=True)
     episodes = Episodes.from_trajectories([{"observations": observations, "actions": actions, "rewards": rewards}])
@@ -241,7 +239,7 @@ def test_tuples_of_steps_and_mixed_frames() -> None:
         ARRAYS(frame[["speed", "contact", "gear"]], ACTED, REWARDS, timeouts=frame["end"])
 
 
-def test_the_page_gives_the_same_episodes_in_four_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_gives_the_same_episodes_in_four_forms(tmp_path, monkeypatch):
     """docs/howto/own-data.md: HDF5 with names of its own, CSV, a LeRobot folder, a list of dicts."""
     monkeypatch.chdir(tmp_path)
     page, known = (ROOT / "docs" / "howto" / "own-data.md").read_text(), dict[str, Any]()
@@ -256,7 +254,7 @@ def test_the_page_gives_the_same_episodes_in_four_forms(tmp_path: Path, monkeypa
     ] * 4
 
 
-def test_tables(tmp_path: Path) -> None:
+def test_tables(tmp_path):
     numbered = {f"obs_{i}": SEEN[:, i] for i in range(3)} | {f"action_{i}": ACTED[:, i] for i in range(2)}
     frame = pd.DataFrame({**numbered, "reward": REWARDS, "terminated": DEAD, "episode": NUMBER, "note": "text"})
     frame.to_parquet(tmp_path / "log.parquet")
@@ -265,7 +263,7 @@ def test_tables(tmp_path: Path) -> None:
         assert any("left out columns that are no numbers: note" in note for note in episodes.notes)
 
 
-def test_episodes_whose_flags_have_different_names() -> None:
+def test_episodes_whose_flags_have_different_names():
     rows = {"observations": SEEN[:5], "actions": ACTED[:5], "rewards": REWARDS[:5]}
     flags: list[dict[str, Any]] = [{"done": True}, {"terminated": False, "truncated": True}, {"dones": [0] * 5}, {}]
     for order in (flags, flags[::-1]):
@@ -275,7 +273,7 @@ def test_episodes_whose_flags_have_different_names() -> None:
         assert "episodes count as cut: no flag of terminations is there" in episodes.notes
 
 
-def test_episodes_that_count_as_cut_are_told() -> None:
+def test_episodes_that_count_as_cut_are_told():
     for episodes in (
         ARRAYS(SEEN, ACTED, REWARDS, timeouts=LAST),
         ARRAYS(SEEN, ACTED, REWARDS, episode_ids=NUMBER),
@@ -286,7 +284,7 @@ def test_episodes_that_count_as_cut_are_told() -> None:
     assert ARRAYS(SEEN, ACTED, REWARDS, DEAD, timeouts=LAST).notes == ()
 
 
-def test_names_of_the_users_own(tmp_path: Path) -> None:
+def test_names_of_the_users_own(tmp_path):
     """A name that is not there is an error, whatever it means; labels of a frame may be numbers."""
     path = npz(tmp_path / "set.npz", observations=None, seen=SEEN, ride=NUMBER)
     with pytest.raises(DataError, match=r"missing rid \(found: 'actions', 'rewards', 'ride', 'seen'\)"):
@@ -300,7 +298,7 @@ def test_names_of_the_users_own(tmp_path: Path) -> None:
     same(Episodes.from_frame(frame, names=names), [False] * 4)
 
 
-def test_a_folder_has_a_name_wherever_it_is_named_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_has_a_name_wherever_it_is_named_from(tmp_path, monkeypatch):
     frame = pd.DataFrame({"observation.state": [*SEEN], "action": [*ACTED], "next.reward": REWARDS, "episode": NUMBER})
     (tmp_path / "robot").mkdir()
     monkeypatch.chdir(tmp_path / "robot")

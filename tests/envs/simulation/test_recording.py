@@ -1,9 +1,6 @@
 """Rollouts recorded as Minari datasets: minari opens them, and the environment gives the very same episodes again."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ ID = "me/hopper/aaren-v0"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_recorded_is_what_happened(workers: int) -> None:
+def test_what_is_recorded_is_what_happened(workers):
     recorder = Recorder()
     asked = {"episodes": 20, "target_return": TARGET, "seed": 10, "workers": workers}
     played = rollout(make_policy(), HOPPER, **asked, recorder=recorder)
@@ -37,16 +34,14 @@ def test_what_is_recorded_is_what_happened(workers: int) -> None:
     env.close()
 
 
-def test_a_time_limit_is_not_a_fall() -> None:
+def test_a_time_limit_is_not_a_fall():
     recorder, limit = Recorder(), {"max_episode_steps": 4}
     rollout(make_policy(), HOPPER, env_kwargs=limit, episodes=2, target_return=TARGET, seed=10, recorder=recorder)
     episodes, _ = recorder.episodes("mine", HOPPER)
     assert episodes.lengths.tolist() == [4, 4] and not episodes.terminated.any()
 
 
-def test_minari_opens_the_recorded_dataset(
-    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_minari_opens_the_recorded_dataset(trained_run, tmp_path, monkeypatch, capsys):
     import minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))

@@ -1,7 +1,5 @@
 """Rollouts of a small policy in MuJoCo, against a loop written out for one environment."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,7 +37,7 @@ def play_own(env_id: str, *, sizes: tuple[int, int] = (2, 1), **changes: object)
     return rollout(make_policy(*sizes), env_id, **{"episodes": 2, "target_return": 1.0, "seed": 0, **changes})
 
 
-def test_a_rollout_is_every_environments_first_episode() -> None:
+def test_a_rollout_is_every_environments_first_episode():
     """Environment i is reset with seed + i; what runs beside it changes nothing."""
     result = play()
     alone = [play_one(make_policy(), HOPPER, 10 + i) for i in range(4)]
@@ -50,7 +48,7 @@ def test_a_rollout_is_every_environments_first_episode() -> None:
 
 
 @pytest.mark.parametrize("rollout_mode", ["recurrent", "staggered", "window"])
-def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode: str) -> None:
+def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode):
     """To the last bit, though the 40 others end, are dropped, and are simulated in other threads."""
     policy = replace(make_policy(width=64), rollout=rollout_mode, context_length=8)
     many = rollout(policy, HOPPER, episodes=41, target_return=TARGET, seed=10, workers=2)
@@ -59,7 +57,7 @@ def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode: str) -> None:
         assert (alone.returns[0], alone.lengths[0]) == (many.returns[i], many.lengths[i])
 
 
-def test_seed_and_target_alone_decide() -> None:
+def test_seed_and_target_alone_decide():
     here, there, other = play(episodes=5), play(workers=3, target_return=[TARGET, 500.0], episodes=5), play(seed=11)
     assert here.returns.tolist() == there.returns.tolist()[:5] and here.lengths.tolist() == there.lengths.tolist()[:5]
     assert here.returns.tolist()[1:] == other.returns.tolist() != here.returns.tolist()[:4]
@@ -118,7 +116,7 @@ def register() -> Iterator[Register]:
 @pytest.mark.faults
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("fail_at", [0, 3])
-def test_an_environment_that_raises(fail_at: int, workers: int, register: Register) -> None:
+def test_an_environment_that_raises(fail_at, workers, register):
     with pytest.raises(SimulationError, match=f"Countdown-v0 raised .*blew up.*step {fail_at}") as caught:
         play_own(register(Countdown, fail_at=fail_at), workers=workers)
     assert caught.value.exit_code == 5 and "\n" not in str(caught.value)
@@ -138,7 +136,7 @@ def test_an_environment_that_raises(fail_at: int, workers: int, register: Regist
         ({"reward": "1"}, "the reward '1', which is not a number"),
     ],
 )
-def test_what_an_environment_must_not_return(returned: dict[str, object], message: str, register: Register) -> None:
+def test_what_an_environment_must_not_return(returned, message, register):
     """The error names the environment, the episode and the step, and not the policy."""
     with pytest.raises(SimulationError, match=f"Countdown-v0 returned .*{message}.* .reset with seed 1, step 3.; fix"):
         play_own(register(Countdown, **returned))
@@ -153,13 +151,13 @@ class OfOldGym(Countdown):
 
 
 @pytest.mark.filterwarnings("ignore:.*old step API")
-def test_an_environment_of_old_gym_is_told_what_to_do(register: Register) -> None:
+def test_an_environment_of_old_gym_is_told_what_to_do(register):
     with pytest.raises(SimulationError, match=r"OfOldGym-v0 raised .*since Gym 0\.26 .*shimmy"):
         play_own(register(OfOldGym))
 
 
 @pytest.mark.parametrize("reward", [1, True, np.float32(1), np.array(1.0), torch.tensor(1.0)], ids=repr)
-def test_rewards_of_every_kind_of_number(reward: object, register: Register) -> None:
+def test_rewards_of_every_kind_of_number(reward, register):
     result = play_own(register(Countdown, reward=reward), episodes=6)
     assert result.returns.tolist() == result.lengths.tolist() == LENGTHS
 
@@ -179,9 +177,7 @@ class Narrow(Countdown):
 
 
 @pytest.mark.parametrize("mode", ["recurrent", "staggered", "window"])
-def test_narrower_bounds_clip_actions_and_a_policy_sees_what_was_executed(
-    mode: str, register: Register, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_narrower_bounds_clip_actions_and_a_policy_sees_what_was_executed(mode, register, monkeypatch, capsys):
     policy, seen, acted = replace(make_policy(2, 1), rollout=mode), [], []
     plain = type(policy).act
 
@@ -200,13 +196,13 @@ def test_narrower_bounds_clip_actions_and_a_policy_sees_what_was_executed(
 
 
 @pytest.mark.parametrize("asked", [{"episodes": 0}, {"target_return": []}])
-def test_no_episode_at_all_is_refused(asked: dict[str, object]) -> None:
+def test_no_episode_at_all_is_refused(asked):
     with pytest.raises(ValueError, match="ask for one at least"):
         play(**asked)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_many_episodes_are_played_in_turns(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_episodes_are_played_in_turns(workers, monkeypatch):
     """The same episodes as at once, with the same watchers."""
     kept, told, acted = [Recorder(), Recorder()], [], []
     asked = {"episodes": 7, "target_return": [TARGET, 500.0]}

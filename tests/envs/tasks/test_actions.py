@@ -37,7 +37,7 @@ def register() -> Iterator[None]:
     ],
     ids=str,
 )
-def test_actions_that_are_refused(space: gym.Space, message: str) -> None:
+def test_actions_that_are_refused(space, message):
     gym.register("Acted-v0", lambda: Acted(space), max_episode_steps=9, disable_env_checker=True)
     with pytest.raises(UsageError, match=message) as error:
         own_task("acted", "Acted-v0")

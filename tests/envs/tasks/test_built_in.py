@@ -1,7 +1,5 @@
 """Built-in tasks: their names, their data, their environments, and a policy of one that is scored on another."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
