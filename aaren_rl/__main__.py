@@ -11,7 +11,7 @@ COMMANDS = {  # name -> its module, what it does
     "evaluate": ("evaluate.evaluate", "score a trained policy"),
     "export": ("export.export", "write a trained policy as an ONNX file that runs without PyTorch"),
     "compare": ("compare.compare", "train and score agents over several seeds, and write a report"),
-    "datasets": ("datasets.command", "list, describe, verify, download and convert datasets"),
+    "datasets": ("datasets", "list, describe, verify, download and convert datasets"),
     "collect": ("collect", "record episodes of trained policies as a dataset"),
     "sweep": ("sweep", "train a grid of runs"),
     "import-weights": ("import_weights", "import a pretrained Decision Transformer"),

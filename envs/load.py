@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import DataError, SimulationError, UsageError
-from .data.columns import SIZES, Limits, sizes
+from .data.columns import SIZES, Limits, hold, sizes
 from .data.download import fetch, file_url
 from .data.episodes import Episodes, allocate
 from .data.files import SUFFIXES, read_file
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
-from .data.rules import hold
 from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from .simulation import begin, take
 from .tasks.environment import check_own_name, check_reference, close_env, make_env, own_task
@@ -371,7 +370,7 @@ def _of_table(task: D4RLTask | LocalTask, source: str, path: Path | None, readin
     if kind == "local":
         path = make_local(task, reading.local_steps, progress=reading.progress)
     elif isinstance(task, D4RLTask) and path is None:
-        path = data_files(task)["d4rl"]
+        path = d4rl_dataset_dir() / task.d4rl_file
         if not path.is_file():
             _fetch(task, path, reading.progress)
     assert path is not None
@@ -379,7 +378,7 @@ def _of_table(task: D4RLTask | LocalTask, source: str, path: Path | None, readin
 
 
 def _first_source(task: D4RLTask, steps: int | None) -> str:
-    path = data_files(task)["d4rl"]
+    path = d4rl_dataset_dir() / task.d4rl_file
     if steps is not None and path.is_file():
         raise UsageError(f"--local-steps {steps}: {path} exists and takes precedence; add --source local")
     if steps is None and (path.is_file() or task.level not in local_levels(task.family)):

@@ -27,10 +27,9 @@ from ...base.files import alone, sha256, sync, writing
 from ..tasks.environment import close_env, entry_point_name, make_env, own_task
 from ..tasks.spaces import Layout, checked_layout, flat_size, is_vector
 from ..tasks.table import D4RLTask, Reference, get_task, is_plain_argument
-from .columns import Limits, sizes
+from .columns import Limits, hold, sizes
 from .episodes import Episodes
 from .files import read_file, write_pin
-from .rules import hold
 
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"  # where the folder of datasets cannot be written
 _AGAIN = "get the dataset again"
@@ -90,11 +89,7 @@ def installed(name: str) -> list[str]:
     parent, _, last = name.rpartition("/")
     folders = [data.parent.name for data in (minari_dataset_dir() / parent).glob(f"{last}-v*/data")]
     versions = [f"{parent}/{folder}".lstrip("/") for folder in folders if split_version(folder)[0] == last]
-    return sorted(versions, key=_version, reverse=True)
-
-
-def _version(dataset_id: str) -> int:
-    return split_version(dataset_id)[1] or 0
+    return sorted(versions, key=split_version, reverse=True)
 
 
 def choose_version(dataset_id: str) -> str:
@@ -123,7 +118,7 @@ def choose_version(dataset_id: str) -> str:
     except Exception as error:  # the clients of minari's remotes raise errors of their own
         latest, reason = [], f"{remote} cannot be asked for its versions ({_cause(error)})"
     if latest:
-        return max([*latest, *here], key=_version)
+        return max([*latest, *here], key=split_version)
     if here:
         print(f"{name}: using {here[0]}, which is on this machine, because {reason}", file=sys.stderr)
         return here[0]
@@ -178,11 +173,6 @@ class MinariSpec:
     action_high: tuple[float, ...] | None = None
     n_actions: int | None = None
     action_start: int = 0
-
-    @property
-    def unflat(self) -> Layout | None:
-        """The layout of observations that are no vectors by themselves."""
-        return None if self.layout is None or is_vector(self.layout) else self.layout
 
 
 def read_spec(path: Path) -> MinariSpec:
@@ -374,7 +364,8 @@ def _read(dataset_id: str, folder: Path, **limits: Any) -> MinariData:  # noqa: 
     env_id, notes = None if spec.recorded is None else spec.recorded.env_id, (*spec.notes, *episodes.notes)
     if len(episodes) != spec.total_episodes:
         notes = (*notes, f"has {len(episodes):,} episodes, metadata.json counts {spec.total_episodes:,}")
-    layout = episodes.layout if limits.get("observation_keys") else spec.unflat
+    unflat = None if spec.layout is None or is_vector(spec.layout) else spec.layout
+    layout = episodes.layout if limits.get("observation_keys") else unflat
     return MinariData(replace(episodes, source="minari", env_id=env_id, notes=notes, layout=layout), spec)
 
 

@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, one_line
 from ..tasks.spaces import Layout, is_image, is_vector
-from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from .columns import (
-    ACTIONS,
     CONVERT,
     OBSERVATIONS,
     Column,
@@ -28,6 +26,7 @@ from .columns import (
     apart,
     columns_of,
     flat_width,
+    hold,
     named,
     read_finite,
     read_observations,
@@ -497,52 +496,3 @@ def _choices(parts: Sequence[Part]) -> tuple[float, float] | None:
             return None
         found.update(np.unique(values).tolist())
     return (min(found), max(found)) if 1 < len(found) <= _CHOICES else None
-
-
-# Bounds
-
-
-def hold(path: str, steps: dict[str, npt.NDArray[Any]], limits: Limits, notes: list[str]) -> None:
-    """Holds observations and actions to an environment's sizes, choices and bounds; changes `steps` where it must.
-
-    D4RL's Ant has columns of contact forces, all zero, which Ant-v4 does not have: they are left out, with a note.
-    """
-    observations, actions = steps["observations"], steps["actions"]
-    choices, wanted = actions.ndim == 1, limits.n_actions is not None
-    if choices != wanted and limits.action_dim is not None:
-        kinds = ["discrete" if discrete else "continuous" for discrete in (choices, wanted)]
-        raise DataError(f"{path}:actions are {kinds[0]}, the environment's {kinds[1]}; choose another environment")
-    ours, theirs = ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM
-    if (limits.observation_dim, observations.shape[1]) == (ours, theirs) and not observations[:, ours:].any():
-        notes.append(f"dropped {theirs - ours} all-zero observation columns (contact forces)")
-        steps["observations"] = observations = observations[:, :ours].copy()
-    both = (OBSERVATIONS, observations, limits.observation_dim), (ACTIONS, actions, limits.action_dim)
-    for key, array, dim in both:
-        if array.ndim > 1 and dim not in (None, columns := array.shape[1]):
-            raise DataError(
-                f"{path}:{key} has {columns} columns, the environment has {dim}; choose the task it was made for"
-            )
-    if actions.ndim > 1 or limits.n_actions is not None:
-        _hold_actions(path, actions, limits, notes)
-
-
-def _hold_actions(path: str, actions: npt.NDArray[Any], limits: Limits, notes: list[str]) -> None:
-    """Raises DataError where an action, (N, A) or (N,), is out of bounds or no choice; `clip_actions` changes it."""
-    if (n := limits.n_actions) is not None:
-        start = limits.action_start
-        odd = np.flatnonzero((actions < start) | (actions >= start + n))
-        if odd.size:
-            raise DataError(
-                f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
-                f"{start + n - 1}; choose the environment it was recorded on, or renumber its actions"
-            )
-        return
-    low, high = (np.asarray(bound, dtype=np.float32) for bound in (limits.action_low, limits.action_high))
-    least, most = actions.min(axis=0), actions.max(axis=0)
-    if np.all(least >= low) and np.all(most <= high):
-        return
-    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
-    if not limits.clip_actions:
-        raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
-    np.clip(actions, low, high, out=actions)
-    notes.append(f"clipped actions from {found} to {allowed}")

@@ -9,8 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from aaren_rl.datasets.command import main
-from aaren_rl.datasets.describe import describe, format_description
+from aaren_rl.datasets import describe, format_description, main
 from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs.data.files import read_file, write_hdf5, write_pin
 from aaren_rl.envs.data.minari import minari_data_dir, read_minari, write_minari
@@ -68,17 +67,11 @@ def files(folder):
 def test_list(folder, capsys):
     assert main(["list"]) == 0
     empty = capsys.readouterr().out
-    assert (
-        "no Minari data sets" in empty
-        and empty.count("can be fetched") == empty.count("not fetched") == 24
-        and files(folder) == set()
-    )
+    assert empty.count("can be fetched") == empty.count("not fetched") == 24 and files(folder) == set()
     write_hdf5(folder / D4RL, episodes(), {})
     write_pin(folder / D4RL, "0" * 64)
     write_hdf5(folder / "d4rl" / "ant_expert-v2.hdf5", episodes(), {})
     write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
-    write_minari("my/broken-v0", episodes(), env_id=None)
-    (folder / "minari" / "my" / "broken-v0" / "data" / "metadata.json").write_text("{}")
     (folder / "minari" / "mujoco" / "hopper" / ".medium-v1.part" / "data").mkdir(parents=True)
     assert main(["list"]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
@@ -86,8 +79,6 @@ def test_list(folder, capsys):
     assert f"{size}, pinned" in rows["hopper-medium"] and "can be made" in rows["hopper-medium"]
     assert rows["hopper-medium"].endswith(" kB") and rows["hopper-expert"].endswith("not fetched")
     assert "no pin" in rows["ant-expert"] and rows["ant-full-replay"].endswith("-               not fetched")
-    assert "4 episodes, 100 steps, Hopper-v5" in rows["mujoco/hopper/medium-v0:"]
-    assert "cannot be used" in rows["my/broken-v0:"]
     assert not any("medium-v1" in line for line in rows)
 
 
@@ -256,7 +247,7 @@ def test_a_reader_that_has_seen_enough(folder):
     """And neither importing the package's data side nor listing waits for minari or matplotlib."""
     slow = ("minari", "matplotlib", "stable_baselines3")
     code = (
-        "import sys; from aaren_rl.datasets.command import main; code = main(['list']);"
+        "import sys; from aaren_rl.datasets import main; code = main(['list']);"
         f"print([name for name in {slow} if name in sys.modules], file=sys.stderr); sys.exit(code)"
     )
     command = f"{sys.executable} -c {json.dumps(code)!s} | true; echo ${{PIPESTATUS[0]}}"

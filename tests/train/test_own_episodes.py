@@ -17,7 +17,7 @@ from checkout import ROOT
 import aaren_rl
 from aaren_rl import Episodes, load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
-from aaren_rl.datasets.command import main as datasets
+from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
 from aaren_rl.envs.data.files import read_file, write_hdf5
 from aaren_rl.evaluate.evaluate import main as evaluate

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from aaren_rl.datasets.command import main as datasets
+from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, Episodes, get_task, load_task, rollout
 from aaren_rl.envs.data.columns import sizes
 from aaren_rl.envs.data.files import read_file, write_hdf5

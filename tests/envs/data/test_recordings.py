@@ -12,7 +12,7 @@ import pytest
 from checkout import ROOT
 
 from aaren_rl import Episodes
-from aaren_rl.datasets.command import main as datasets
+from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_episodes, load_task
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import default_name

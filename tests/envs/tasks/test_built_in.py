@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from aaren_rl.datasets.command import main as datasets
+from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import (
     BUILT_IN,
     UnknownTaskError,

@@ -1,1 +1,0 @@
-"""The command datasets: what lies here, described, verified, downloaded and converted."""
