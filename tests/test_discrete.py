@@ -4,19 +4,17 @@ import dataclasses
 import json
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from cartpole import (
+from policies import (
     CARTPOLE,
-    OBSERVATION,
     make_discrete,
     make_discrete_card,
     play_cartpole,
     save_discrete_run,
+    save_run,
 )
-from policies import save_run
 
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
@@ -32,7 +30,6 @@ from aaren_rl.train import main as train
 from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.data import StepData
 from aaren_rl.train.trainer import Trainer, mean_error
-from aaren_rl.vector import VectorPolicy
 
 TARGET = 100.0
 
@@ -129,41 +126,6 @@ def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run):
     assert score.returns == alone.tolist() and "temperature 1.5" in score.acting()
 
 
-@pytest.mark.parametrize(
-    ("mixer", "rollout_mode", "temperature"), [("aaren", "recurrent", None), ("attention", "window", 1.5)]
-)
-def test_vectorized_environments(mixer, rollout_mode, temperature):
-    """Episodes are those of a rollout."""
-    policy = dataclasses.replace(make_discrete(mixer, rollout_mode), temperature=temperature)
-    envs = gym.vector.SyncVectorEnv([lambda: gym.make(CARTPOLE)] * 3, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    assert isinstance(envs.action_space, gym.spaces.MultiDiscrete)
-    agent, state, ended = VectorPolicy(policy, n_envs=3, target_return=TARGET, seed=20), None, np.zeros(3, bool)
-    (observed, _), rewards, totals, first = envs.reset(seed=20), np.zeros(3), np.zeros(3), {}
-    for _ in range(200):
-        actions, state = agent.act(observed, rewards, ended, state)
-        assert actions.shape == (3,) and actions.dtype == np.int64
-        observed, rewards, terminated, truncated, _ = envs.step(actions)
-        totals, ended = totals + rewards, terminated | truncated
-        for e in np.flatnonzero(ended):
-            first.setdefault(int(e), totals[e])
-            totals[e] = 0
-        if len(first) == 3:
-            break
-    envs.close()
-    ours = rollout(policy, CARTPOLE, episodes=3, target_return=TARGET, seed=20, workers=0).returns
-    assert [first[e] for e in range(3)] == ours.tolist()
-
-
-def test_every_episode_of_an_environment_draws_from_a_seed_of_its_own():
-    agent = VectorPolicy(dataclasses.replace(make_discrete(), temperature=1.0), n_envs=3, target_return=1.0)
-    state, seen = None, []
-    for started in ([True] * 3, [False, True, False], [True] * 3, [False, True, True]):
-        _, state = agent.act(np.zeros((3, OBSERVATION)), np.zeros(3), np.array(started), state)
-        seen.append(state.state.seeds[:3].tolist())
-    assert seen[0] == [0, 1, 2] and seen[1][0] == 0 and seen[1][2] == 2
-    assert len({*seen[0], seen[1][1], *seen[2], *seen[3][1:]}) == 9
-
-
 def refused(capsys, main, *arguments: str) -> tuple[int, str]:
     try:
         code = main([*arguments])
@@ -172,12 +134,6 @@ def refused(capsys, main, *arguments: str) -> tuple[int, str]:
     err = capsys.readouterr().err
     (line,) = (line for line in err.splitlines() if "error: " in line)
     return code, line
-
-
-@pytest.mark.parametrize("temperature", ["0", "nan", "warm"])
-def test_a_temperature_that_cannot_be_asked_for(temperature, run, capsys):
-    code, line = refused(capsys, evaluate, str(run), f"--temperature={temperature}")
-    assert code == 2 and "--temperature" in line
 
 
 def test_a_temperature_for_continuous_actions(tmp_path, capsys):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from checkout import ROOT
+from small_run import ROOT
 
 from aaren_rl import cli
 from aaren_rl.__main__ import COMMANDS as COMMANDS_OF_THE_PACKAGE

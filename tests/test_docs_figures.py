@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from checkout import ROOT
+from small_run import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import docs_charts

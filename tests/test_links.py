@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
+from small_run import ROOT
 
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FOUND = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]

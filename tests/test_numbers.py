@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from checkout import ROOT
+from small_run import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import docs_tables

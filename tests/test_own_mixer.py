@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkout import ROOT
 from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_card, make_model, make_policy, onnx_policy_of
-from small_run import quick, train_before
+from small_run import ROOT, quick, train_before
 from table1_cells import read_results
 from torch import Tensor
 

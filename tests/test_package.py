@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
+from small_run import ROOT
 
 import aaren_rl
 from aaren_rl.__main__ import main, module_of

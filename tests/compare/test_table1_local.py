@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from checkout import load_script
+from small_run import load_script
 from table1_cells import read_results
 
 from aaren_rl.base.errors import UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 import docs_tables
 import pytest
 import table1_page
-from checkout import ROOT, load_script
+from small_run import ROOT, load_script
 from synthetic import make_cell
 
 from aaren_rl.base.errors import UsageError

@@ -6,9 +6,7 @@ from unittest.mock import Mock
 import pytest
 from policies import save_run
 
-from aaren_rl.agents import Policy
 from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.evaluate.evaluate import make_parser, open_policy
 
 
 def run_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -34,13 +32,6 @@ def test_the_environment_is_made_before_the_held_out_error(trained_run, capsys, 
     monkeypatch.setattr("aaren_rl.evaluate.evaluate.action_error", Mock(side_effect=AssertionError("too early")))
     code, out, error = run_with(capsys, trained_run, "--held-out", "--env-id", "Pendulum-v1")
     assert code == 4 and "choose another environment" in error and out == ""
-
-
-def test_a_policy_is_made_once(trained_run, monkeypatch):
-    made, right = [], Policy.__post_init__
-    monkeypatch.setattr(Policy, "__post_init__", lambda policy: made.append(right(policy)))
-    arguments = make_parser().parse_args([str(trained_run)])
-    assert open_policy(trained_run, arguments)[0].temperature is None and len(made) == 1
 
 
 def test_a_score_says_which_weights_it_is_of(trained_run, tmp_path):

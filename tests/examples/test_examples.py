@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkout import ROOT
+from small_run import ROOT
 
 AGENT = ROOT / "examples" / "decision_aaren.py"
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {AGENT})

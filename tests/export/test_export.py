@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cartpole import make_discrete, make_discrete_card
-from policies import ACTION, HIGH, LOW, OBSERVATION, make_card, make_policy, onnx_policy_of, save_run
+from policies import (
+    ACTION,
+    HIGH,
+    LOW,
+    OBSERVATION,
+    make_card,
+    make_discrete,
+    make_discrete_card,
+    make_policy,
+    onnx_policy_of,
+    save_run,
+)
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ROLLOUTS, Policy

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from cartpole import make_discrete
-from policies import ACTION, HIGH, LOW, OBSERVATION, TARGET, make_policy, onnx_policy_of
+from policies import ACTION, HIGH, LOW, OBSERVATION, TARGET, make_discrete, make_policy, onnx_policy_of
 
 from aaren_rl.agents import Policy
 from aaren_rl.base.errors import UsageError

@@ -103,6 +103,7 @@ LINES: dict[str, Any] = {
     **{f"evaluate RUN --device={name}": {2} for name in ("cuda:99", "meta")},
     **{f"evaluate RUN --env-id Odd{fault}-v0": {5} for fault in FAULTS},
     **{f"evaluate RUN --env-id {name}": {2, 5} for name in ("Odd-v99", "../Odd-v0")},
+    **{f"evaluate RUN --temperature={value}": {2} for value in ("0", "nan", "warm", "1")},  # its actions are continuous
     "evaluate RUN --env-id CartPole-v1": {4},  # of other sizes than the policy
     f"train {OWN} --width 7": {2},
     f"train {OWN} --width 1000000 --layers 1000": ANY,
@@ -160,15 +161,3 @@ FILES = {
 def test_a_text(file, text, here, capsys):
     Path(file.replace("RUN", "runs/tiny/decision-aaren/seed0")).write_text(text)
     ends_well(call(FILES[file], here), ANY, capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("name", ["checkpoints/00000002.pt", "policy/model.safetensors", "policy/config.json"])
-@pytest.mark.parametrize("where", [0.0, 0.5, 0.9])
-def test_bytes_that_change(name, where, here, capsys):
-    file = Path("runs/tiny/decision-aaren/seed0") / name
-    content = bytearray(file.read_bytes())
-    at = int(where * len(content))
-    content[at : at + 300] = bytes(byte ^ 1 for byte in content[at : at + 300])
-    file.write_bytes(content)
-    line = f"train {OWN} --resume --updates 4" if "checkpoint" in name else "evaluate RUN/policy --episodes 1"
-    ends_well(call(line, here), {3, 4}, capsys.readouterr().err)

@@ -207,13 +207,6 @@ def test_a_second_ctrl_c_leaves_at_once(first):
 
 
 @pytest.mark.faults
-def test_ctrl_c_before_the_first_update(hopper_file, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("aaren_rl.train.run.load_data", Mock(side_effect=KeyboardInterrupt))
-    assert train(arguments(hopper_file, tmp_path)) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-
-
-@pytest.mark.faults
 def test_a_full_disk_keeps_what_was_saved(hopper_file, half, refused):
     run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
@@ -416,19 +409,6 @@ def test_a_configuration_that_changed_since_the_checkpoint_is_refused(half, refu
 
 
 @pytest.mark.faults
-def test_two_processes_start_the_same_run(hopper_file, tmp_path):
-    command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
-    pipe = subprocess.PIPE
-    both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
-    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
-    (loser,) = (errors for errors, code in ends if code == 2)
-    assert sorted(code for _, code in ends) == [0, 2]
-    # Whichever came later: while the other ran, or when it was done.
-    assert "in use by another process" in loser or "already holds a run" in loser
-    assert [record["update"] for record in records(folder(tmp_path))] == [10, 20, 20]
-
-
-@pytest.mark.faults
 @pytest.mark.parametrize("kept", [["00000010.pt"], []])
 def test_tensorboard_shows_no_step_twice(hopper_file, finished, tmp_path, kept):
     """Both evaluations were logged; the run goes on from the first, or from nothing."""
@@ -505,31 +485,6 @@ def test_a_callers_handler_of_a_signal_stays():
             assert stop.signal == signal.SIGUSR2
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.slow
-def test_a_damaged_cache_of_compiled_code_is_made_again(tmp_path):
-    """An empty index, as after a power cut, and then a folder that takes no file."""
-    (tmp_path / "kernel.py").write_text(KERNEL)
-    run = [sys.executable, str(tmp_path / "kernel.py")]
-    where = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    for _ in range(3):
-        done = subprocess.run(run, capture_output=True, text=True, env=where)
-        assert done.stdout == "3.0\n", done.stderr
-        (index,) = (tmp_path / "cache").rglob("*.nbi")
-        assert index.stat().st_size  # written again
-        index.write_bytes(b"")
-
-
-KERNEL = """
-from aaren_rl.agents.kernels.compiled import compiled
-
-@compiled()
-def add(a, b):
-    return a + b
-
-print(add(1.0, 2.0))
-"""
 
 
 def test_the_number_of_cores_follows_the_quota(tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import sys
 import tomllib
 
 import pytest
-from checkout import ROOT
 from packaging.requirements import Requirement
+from small_run import ROOT
 
 PAGE = ROOT / "docs" / "howto" / "extend.md"
 LIGHT = re.compile(r"pip install --no-deps -e \. && pip install ('torch.*)")

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from cartpole import make_discrete, make_discrete_card
-from checkout import ROOT
-from policies import make_card, make_policy, onnx_file_of
+from policies import make_card, make_discrete, make_discrete_card, make_policy, onnx_file_of
+from small_run import ROOT
 
 from aaren_rl.agents import Policy
 from aaren_rl.runtime import load_policy

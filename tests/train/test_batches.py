@@ -7,8 +7,7 @@ from scipy.stats import chisquare
 from torch._subclasses.fake_tensor import FakeTensorMode
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
-from aaren_rl.envs import Episodes
-from aaren_rl.train.data import EpisodeSampler, StepData, WindowSampler
+from aaren_rl.train.data import EpisodeSampler, WindowSampler
 
 
 def test_windows_are_cut_only_by_the_episodes_end():
@@ -53,19 +52,6 @@ def test_episodes_are_whole_and_equally_likely():
         begins += torch.bincount(torch.tensor(places, dtype=torch.long), minlength=len(begins))
     assert chisquare(counts.numpy()).pvalue > 0.01
     assert begins.sum() > 4 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
-
-
-def test_steps_are_normalized_by_the_data_sets_statistics():
-    """Against float64; a constant column is only centered, and the data set itself is untouched."""
-    columns = np.random.default_rng(0).normal(size=(500, 4)) * [1, 10, 0.1, 0] + [0, 50, -3, 7]
-    given = columns.astype(np.float32)
-    episodes = Episodes(given, given[:, :2], given[:, 0], np.array([0, 100, 500]), np.ones(2, bool))
-    data, every = StepData(episodes, 2.0), torch.arange(500).unsqueeze(0)
-    drawn = data.rows(every, torch.ones_like(every, dtype=torch.bool)).observations[0]
-    wanted = (columns - columns.mean(0)) / np.where(np.arange(4) == 3, 1, columns.std(0))
-    np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-4)
-    assert np.array_equal(data.returns_to_go.numpy(), episodes.returns_to_go() / 2)
-    assert np.array_equal(episodes.observations, columns.astype(np.float32))
 
 
 @pytest.mark.parametrize("context", ["window", "mixed"])

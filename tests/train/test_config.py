@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-from checkout import ROOT
 from policies import make_card, make_policy
+from small_run import ROOT
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.base.errors import UsageError
@@ -32,7 +32,8 @@ LARGE = str(2**70)
 @pytest.mark.parametrize("preset", presets())
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_preset_loads_and_comes_back(preset, agent, tmp_path):
-    config, file = make_config({"agent": agent, "seed": 3}, preset), tmp_path / "config.yaml"
+    odd = "é 'no': \"[\n# 1e5 \x1b\u2028"  # a text that YAML has to quote
+    config, file = make_config({"agent": agent, "seed": 3, "source": odd}, preset), tmp_path / "config.yaml"
     file.write_text(to_yaml(config))
     assert build_config(read_settings(file)) == config
     file.write_text("{optimizer: {learning_rate: 1e-3}}")

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
-from checkout import ROOT
+from small_run import ROOT
 
 import aaren_rl
 from aaren_rl import Episodes, load_policy, train_policy

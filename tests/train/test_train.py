@@ -123,21 +123,6 @@ def test_a_folder_in_which_nothing_was_saved_does_not_block(hopper_file, tmp_pat
     assert [r["update"] for r in records(folder(tmp_path)) if "train/loss" in r] == [2]
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "message"),
-    [
-        (["--env", "walker2d-medium"], 3, "observations"),
-        (["--context", "windows"], 2, "context: 'windows' is not one of auto, window, episode, mixed, tbptt"),
-        (["--heads", "3"], 2, "width 16 is not a multiple of heads 3"),
-        (["--resume"], 2, "no run to resume"),
-    ],
-)
-def test_bad_input_is_one_line_and_a_code(hopper_file, tmp_path, capfd, change, code, message):
-    assert train([*arguments(hopper_file, tmp_path), *change]) == code
-    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and message in errors[0]
-
-
 def test_a_mistyped_source_leaves_no_run_behind(hopper_file, tmp_path):
     wrong = [*arguments(hopper_file, tmp_path / "deep" / "runs"), "--source", "/nowhere/x.hdf5"]
     assert train(wrong) == 3 and train([*wrong, "--resume"]) == 2
@@ -177,10 +162,3 @@ def test_every_rollout_of_every_agent(trained, tmp_path, agent, capsys):
     assert returns[0] != returns[-1]  # episodes last longer than 4 steps
     trained_on = "windows of" if "transformer" in agent else ""
     assert f"note: trained on {trained_on}" in capsys.readouterr().err
-
-
-@pytest.mark.faults
-def test_an_environment_of_other_sizes(trained, capsys):
-    assert evaluate([str(folder(trained)), "--env-id", "Walker2d-v4"]) == 4
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "hopper-medium with 11 observations and 3 actions, Walker2d-v4 has (17,)" in error

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from rem_matrices import matrices
+from scan_checks import matrices
 from torch import Tensor
 
 from aaren_rl.agents import ModelConfig

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from rem_matrices import matrices
+from scan_checks import matrices
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 
 import pytest
-from d4rl_server import NAME, STEPS, TASK, Server, fetched, image, names, refused
+from servers import NAME, STEPS, TASK, Server, fetched, image, names, refused
 
 from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import UsageError, load_episodes

@@ -225,6 +225,11 @@ def test_missing_damaged_and_foreign_files(tmp_path):
         refused(path, "0 bytes")
         path.write_bytes(b"<html>404 Not Found</html>" * 100)
         refused(path, "cannot be read")
+    flipped = npz(tmp_path / "flipped.npz", flagged())
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    refused(flipped, "cannot be read")
     for name, content, part in (
         ("a.json", b"{}", "is no HDF5, .npz"),
         ("a.pkl", pickle.dumps([1]), "pickle.load"),

@@ -3,8 +3,8 @@
 import hashlib
 
 import pytest
-from minari_server import Hub
 from minari_sets import ID
+from servers import Hub
 
 from aaren_rl.envs import DataError
 from aaren_rl.envs.data.minari import choose_version, installed, read_minari

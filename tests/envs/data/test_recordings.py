@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from checkout import ROOT
+from small_run import ROOT
 
 from aaren_rl import Episodes
 from aaren_rl.datasets import main as datasets

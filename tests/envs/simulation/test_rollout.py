@@ -1,5 +1,6 @@
-"""Rollouts of a small policy in MuJoCo, against a loop written out for one environment."""
+"""Rollouts of a small policy in MuJoCo; recorded, they are Minari datasets, which give the same episodes again."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,49 +9,29 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from small_policy import HOPPER, TARGET, make_policy
+from policies import HOPPER, plain_policy
 
-from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env, simulation
+from aaren_rl.envs.data.minari import read_minari
 from aaren_rl.envs.simulation import Recorder, Rollouts, rollout
+from aaren_rl.evaluate.evaluate import main as evaluate
 
 Register = Callable[..., str]
-
-
-def play_one(policy: Policy, env_id: str, seed: int) -> tuple[float, int]:
-    env = make_env(env_id)
-    observation, _ = env.reset(seed=seed)
-    state, reward, total, length, ended = policy.initial_state(1, TARGET), 0.0, 0.0, 0, False
-    while not ended:
-        action, state = policy.act(observation[None].astype(np.float32), np.array([reward], np.float32), state)
-        observation, reward, terminated, truncated, _ = env.step(action[0])
-        total, length, ended = total + float(reward), length + 1, terminated or truncated
-    env.close()
-    return total, length
+TARGET, ID = 3600.0, "me/hopper/aaren-v0"
 
 
 def play(**changes: object) -> Rollouts:
-    return rollout(make_policy(), HOPPER, **{"episodes": 4, "target_return": TARGET, "seed": 10, **changes})
+    return rollout(plain_policy(), HOPPER, **{"episodes": 4, "target_return": TARGET, "seed": 10, **changes})
 
 
 def play_own(env_id: str, *, sizes: tuple[int, int] = (2, 1), **changes: object) -> Rollouts:
-    return rollout(make_policy(*sizes), env_id, **{"episodes": 2, "target_return": 1.0, "seed": 0, **changes})
-
-
-def test_a_rollout_is_every_environments_first_episode():
-    """Environment i is reset with seed + i; what runs beside it changes nothing."""
-    result = play()
-    alone = [play_one(make_policy(), HOPPER, 10 + i) for i in range(4)]
-    assert result.lengths.tolist() == [length for _, length in alone]
-    # Batched and single matrix products round differently, and contacts amplify that over an episode.
-    np.testing.assert_allclose(result.returns, [total for total, _ in alone], rtol=1e-3)
-    assert len(set(result.lengths.tolist())) > 1  # episodes that ended early waited for the others
+    return rollout(plain_policy(*sizes), env_id, **{"episodes": 2, "target_return": 1.0, "seed": 0, **changes})
 
 
 @pytest.mark.parametrize("rollout_mode", ["recurrent", "staggered", "window"])
 def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode):
     """To the last bit, though the 40 others end, are dropped, and are simulated in other threads."""
-    policy = replace(make_policy(width=64), rollout=rollout_mode, context_length=8)
+    policy = replace(plain_policy(width=64), rollout=rollout_mode, context_length=8)
     many = rollout(policy, HOPPER, episodes=41, target_return=TARGET, seed=10, workers=2)
     for i in (0, 20, 40):
         alone = rollout(policy, HOPPER, episodes=1, target_return=TARGET, seed=10 + i)
@@ -178,7 +159,7 @@ class Narrow(Countdown):
 
 @pytest.mark.parametrize("mode", ["recurrent", "staggered", "window"])
 def test_narrower_bounds_clip_actions_and_a_policy_sees_what_was_executed(mode, register, monkeypatch, capsys):
-    policy, seen, acted = replace(make_policy(2, 1), rollout=mode), [], []
+    policy, seen, acted = replace(plain_policy(2, 1), rollout=mode), [], []
     plain = type(policy).act
 
     def act(self, observation, reward, state):
@@ -216,3 +197,54 @@ def test_many_episodes_are_played_in_turns(workers, monkeypatch):
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     np.testing.assert_array_equal(finals, same)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_recorded_is_what_happened(workers):
+    recorder = Recorder()
+    asked = {"episodes": 20, "target_return": TARGET, "seed": 10, "workers": workers}
+    played = rollout(plain_policy(), HOPPER, **asked, recorder=recorder)
+    episodes, finals = recorder.episodes("mine", HOPPER)
+    np.testing.assert_array_equal(episodes.lengths, played.lengths)
+    np.testing.assert_allclose(episodes.returns, played.returns, rtol=1e-6)
+    assert episodes.terminated.all() and len(set(played.lengths.tolist())) > 1
+    env = make_env(HOPPER)
+    for e in (0, 19):
+        observation, _ = env.reset(seed=10 + e)
+        for t in range(len(episodes[e])):
+            np.testing.assert_array_equal(episodes[e].observations[t], observation.astype(np.float32))
+            observation, reward, *_ = env.step(episodes[e].actions[t])
+            assert episodes[e].rewards[t] == np.float32(reward)
+        np.testing.assert_array_equal(finals[e], observation.astype(np.float32))
+    env.close()
+
+
+def test_a_time_limit_is_not_a_fall():
+    recorder, limit = Recorder(), {"max_episode_steps": 4}
+    rollout(plain_policy(), HOPPER, env_kwargs=limit, episodes=2, target_return=TARGET, seed=10, recorder=recorder)
+    episodes, _ = recorder.episodes("mine", HOPPER)
+    assert episodes.lengths.tolist() == [4, 4] and not episodes.terminated.any()
+
+
+def test_minari_opens_the_recorded_dataset(trained_run, tmp_path, monkeypatch, capsys):
+    import minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    arguments = [str(trained_run), "--episodes", "2", "--target-return", "3600", "1800", "--record-minari", ID]
+    assert evaluate([*arguments, "--json", str(tmp_path / "scores.json")]) == 0
+    assert f"minari:{ID}" in capsys.readouterr().out
+    data = minari.load_dataset(ID)
+    returns = [r for score in json.loads((tmp_path / "scores.json").read_text()) for r in score["returns"]]
+    assert data.recover_environment().spec.id == HOPPER
+    for episode, total in zip(data.iterate_episodes(), returns, strict=True):
+        assert episode.rewards.sum() == pytest.approx(total, rel=1e-6)
+        assert len(episode.observations) == len(episode.rewards) + 1 and episode.terminations[-1]
+        assert not episode.truncations[-1] and (episode.observations[-1] != episode.observations[-2]).any()
+    assert read_minari(ID, progress=False).spec.reference[1:] == pytest.approx((-20.272305, 3234.3))
+    description = data.storage.metadata["description"]
+    assert "target returns 3600, 1800" in description and "decision-aaren" in description
+    # A dataset that is there stays.
+    assert evaluate([str(trained_run), "--record-minari", ID]) == 2
+    assert "already exists" in capsys.readouterr().err and minari.load_dataset(ID).total_episodes == 4
+    assert evaluate([str(trained_run), "--record-minari", "../x"]) == 2
+    assert "is not a Minari id" in capsys.readouterr().err

@@ -1,0 +1,231 @@
+"""Servers on this machine that run as long as a test needs them, and can be told what to do wrong.
+
+One has a file of D4RL's, the other answers like Hugging Face, with Minari datasets; and checks of what was fetched.
+"""
+
+import hashlib
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import DataError, load_episodes
+
+TASK = "walker2d-full-replay"
+NAME = "walker2d_full_replay-v2.hdf5"
+STEPS = 2000
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Answers by a handler at a free port; a client that hangs up is no error here."""
+
+    def __init__(self, handler):
+        super().__init__(("127.0.0.1", 0), handler)
+        self.host = f"http://127.0.0.1:{self.server_address[1]}"
+
+    @contextmanager
+    def serving(self):
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield self
+        self.stop()
+        thread.join()
+
+    def stop(self):
+        self.shutdown()
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+class Server(LoopbackServer):
+    """Serves one file under the path that D4RL's server has it at; a client that hangs up is no error here."""
+
+    daemon_threads = False  # so that server_close() waits for them
+    status = 200
+    claimed = None  # Content-Length, where it is to be wrong
+    reset = False  # whether a cut is a reset instead of a close
+    gate = None  # an event to wait for in the middle of an answer
+    location = None  # where to redirect to
+
+    def __init__(self, content):
+        super().__init__(FileHandler)
+        self.content = content
+        self.cuts = []  # of each answer the number of bytes after which it ends
+        self.requests, self.sent = [], []  # headers, and bytes of bodies
+        self.base = f"{self.host}/mirror"
+        self.at = f"gym_mujoco_v2/{NAME}"
+
+    @property
+    def url(self):
+        return f"{self.base}/{self.at}"
+
+
+class FileHandler(QuietHandler):
+    def do_GET(self):
+        server = self.server
+        server.requests.append(self.headers)
+        if self.path != f"/mirror/{server.at}" or server.status >= 400:
+            return self.send_error(404 if server.status == 200 else server.status)
+        if server.location:
+            self.send_response(302)
+            self.send_header("Location", server.location)
+            return self.end_headers()
+        total = len(server.content)
+        self.send_response(200)
+        if server.claimed != "":
+            self.send_header("Content-Length", str(server.claimed or total))
+        self.end_headers()
+        cut = server.cuts.pop(0) if server.cuts else total
+        body = server.content[:cut]
+        self.wfile.write(body[: cut // 2])
+        if server.gate:
+            assert server.gate.wait(30)
+        self.wfile.write(body[cut // 2 :])
+        server.sent.append(len(body))
+        if cut < total and server.reset:
+            time.sleep(0.1)  # what was sent is to arrive before the reset
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+
+def image(path, change=lambda file: None):
+    """The bytes of a file like D4RL's of Walker2d."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for key, columns in (("observations", 17), ("actions", 6)):
+            file[key] = rng.uniform(-1, 1, (STEPS, columns)).astype(np.float32)
+        file["rewards"] = rng.standard_normal(STEPS).astype(np.float32)
+        file["terminals"] = np.zeros(STEPS, bool)
+        file["timeouts"] = np.arange(1, STEPS + 1) % 500 == 0
+        change(file)
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()} - {f".{NAME}.lock"}
+
+
+def fetched(server, folder):
+    """The complete file is there with its pin, and nothing else."""
+    assert (folder / NAME).read_bytes() == server.content
+    assert names(folder) == {NAME, f"{NAME}.sha256"}
+    digest = hashlib.sha256(server.content).hexdigest()
+    assert (folder / f"{NAME}.sha256").read_text() == f"{digest}  {NAME}\n"
+    return True
+
+
+def refused(*parts, source="d4rl", error=DataError, name=TASK):
+    with pytest.raises(error) as caught:
+        load_episodes(name, source, progress=False)
+    message = str(caught.value)
+    assert "\n" not in message and all(str(part) in message for part in parts), message
+    return message
+
+
+class Hub(LoopbackServer):
+    """Serves `files`, by their path in the dataset repository `farama-minari/REPOSITORY`.
+
+    `faults` are functions of a handler by the beginning of the paths that they answer in place of the server.
+    """
+
+    def __init__(self, repository):
+        super().__init__(HubHandler)
+        self.repository, self.files, self.faults, self.asked, self.named = repository, {}, {}, [], []
+        self.url = self.host
+        self.done = threading.Event()
+
+    @property
+    def listed(self):
+        return sorted(name.removesuffix("/data/metadata.json") for name in self.files if name.endswith("metadata.json"))
+
+    @property
+    def commit(self):
+        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+
+    def add(self, name, folder=None, minari_version="0.5.3"):
+        """A dataset such as hopper/random-v0: a copy of a folder, or metadata alone."""
+        self.files[f"{name}/data/metadata.json"] = json.dumps({"minari_version": minari_version}).encode()
+        for path in folder.iterdir() if folder else ():
+            self.files[f"{name}/data/{path.name}"] = path.read_bytes()
+        about = json.loads(self.files[f"{name}/data/metadata.json"]) | {"dataset_id": f"{self.repository}/{name}"}
+        self.files[f"{name}/data/metadata.json"] = json.dumps(about).encode()
+
+    def stop(self):
+        self.done.set()
+        super().stop()
+
+
+class HubHandler(QuietHandler):
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        hub, path = self.server, unquote(urlsplit(self.path).path)
+        hub.asked.append(f"{self.command} {path}")
+        for start, fault in hub.faults.items():
+            if path.startswith(start):
+                return fault(self)
+        repository = f"farama-minari/{hub.repository}"
+        resolve = f"/datasets/{repository}/resolve/"
+        if path == "/api/datasets":
+            asked = parse_qs(urlsplit(self.path).query)
+            names = (
+                [repository] if asked.get("author") == ["farama-minari"] and asked["search"][0] in repository else []
+            )
+            return self.json([{"id": name} for name in names])
+        if path.startswith(f"/api/datasets/{repository}/revision/"):
+            return self.json(
+                {"id": repository, "sha": hub.commit, "siblings": [{"rfilename": name} for name in hub.files]}
+            )
+        if path.startswith(f"/api/datasets/{repository}/tree/"):
+            return self.json(
+                [{"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in hub.files.items()]
+            )
+        if path.startswith(resolve):
+            name = path.removeprefix(resolve).partition("/")[2]
+            if name == "namespace_metadata.json":
+                return self.body(json.dumps({"datasets": [f"{hub.repository}/{one}" for one in hub.listed]}).encode())
+            if name in hub.files:
+                return self.body(hub.files[name])
+        self.body(b"", status=404, X_Error_Code="EntryNotFound")
+
+    def json(self, value):
+        self.body(json.dumps(value).encode(), "application/json")
+
+    def body(self, content, kind="application/octet-stream", status=200, **headers):
+        headers = {"Content-Type": kind, "Content-Length": len(content), "X-Repo-Commit": self.server.commit, **headers}
+        headers.setdefault("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_response(status)
+        for key, value in headers.items():
+            if value is not None:
+                self.send_header(key.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def drip(self):
+        """An answer that never ends, byte by byte."""
+        if self.command == "HEAD":
+            return self.server.done.wait(30)
+        self.send_response(200)
+        self.end_headers()
+        while not self.server.done.wait(0.2):
+            self.wfile.write(b" ")
