@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_run import arguments, folder, records
 
+from aaren_rl.base.files import clear_leftovers
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import is_done, request_run
@@ -181,3 +182,16 @@ def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path):
         add_checkpoint(tmp_path, number, {}, {})
     kept = [600, 650, 700][-KEPT:]
     assert [int(file.stem) for file in checkpoint_files(tmp_path)] == [*kept, 1000, 1500]
+
+
+def test_what_a_killed_write_leaves_is_cleared_and_what_it_was_to_replace_is_put_back(tmp_path: Path) -> None:
+    """A folder is renamed away, then the new one takes its name: a kill between both leaves the old one aside."""
+    for name in ("policy", ".policy.0123abcd.old", ".policy_best.0123abcd.old", ".policy.4567cdef.tmp", ".cache"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "written").write_text(name)
+    for name in (".config.yaml.123.tmp", ".lock", ".notes.tmp"):
+        (tmp_path / name).touch()
+    clear_leftovers(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".cache", ".lock", ".notes.tmp", "policy", "policy_best"]
+    assert (tmp_path / "policy" / "written").read_text() == "policy"
+    assert (tmp_path / "policy_best" / "written").read_text() == ".policy_best.0123abcd.old"
