@@ -103,25 +103,18 @@ def summarize(cells: Sequence[Cell]) -> list[Summary]:
 
 def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
     """Every agent over the tasks that all agents have normalized scores of; nothing where those are fewer than two."""
-    envs, by_agent = shared_scores(cells)
-    means = mean_of_means, _interquartile_mean
-    return [
-        Aggregate(agent, tuple(envs), sum(map(len, scores)), *(_estimate(mean, scores) for mean in means))
-        for agent, scores in by_agent.items()
-        if len(envs) > 1
-    ]
+    groups, agents, found = group(cells), agents_of(cells), []
+    envs = [env for env, of in groups.items() if len(of) == len(agents) and all(map(_normalized, of.values()))]
+    for agent in agents if len(envs) > 1 else ():
+        scores = [_scores(groups[env][agent]) for env in envs]
+        means = _estimate(mean_of_means, scores), _estimate(_interquartile_mean, scores)
+        found.append(Aggregate(agent, tuple(envs), sum(map(len, scores)), *means))
+    return found
 
 
 def improvements(cells: Sequence[Cell]) -> list[Pair]:
     """How probable it is that a run of the first agent scores above one of the second, by task, then over them."""
     return compared(cells, _superiority)
-
-
-def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
-    """The tasks that all agents have normalized scores of, and every agent's scores, task by task."""
-    groups, agents = group(cells), agents_of(cells)
-    envs = [env for env, of in groups.items() if len(of) == len(agents) and all(map(_normalized, of.values()))]
-    return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
 
 
 def compared(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
