@@ -211,7 +211,7 @@ def _kept(part: Part, one_each: bool, notes: list[str]) -> Flags:
     for role in ("valid", "padding", "length"):
         for name, column in part.marks.get(role, {}).items():
             if role != "length":
-                said = _flag(column, part.steps) == (role == "valid")
+                said = read_flags(column, part.steps) == (role == "valid")
             elif one_each and (counts := column.read().reshape(-1)).size in (1, part.steps):
                 if (counts != counts[0]).any() or counts[0] not in range(1, part.steps + 1):
                     raise DataError(f"{column.place} is {counts[0]} and there are {part.steps} steps; correct it")
@@ -237,7 +237,7 @@ def _flags(part: Part, last: Flags, one_each: bool) -> dict[str, Flags]:
             if one_each and column.shape[:1] != (part.steps,) and math.prod(column.shape) == 1:
                 flag = last & read_flags(column)[0]
             elif one_each or _counts(column, role, part.steps) is None:
-                flag = _flag(column, part.steps)
+                flag = read_flags(column, part.steps)
             else:
                 continue
             found[role] = found[role] | flag if role in found else flag
@@ -273,14 +273,10 @@ def _stands_still(part: Part, values: npt.NDArray[Any]) -> bool:
     return len(places) < 2 and not any((numbers != numbers[0]).any() for numbers in rest)
 
 
-def _flag(column: Column, steps: int) -> Flags:
-    if not column.is_each(steps):
+def read_flags(column: Column, steps: int | None = None) -> Flags:
+    """A column of zeros and ones, (N,); DataError: it has other values, or not one for each of so many steps."""
+    if steps is not None and not column.is_each(steps):
         wrong_shape(column, steps, f"({steps},)")
-    return read_flags(column)
-
-
-def read_flags(column: Column) -> Flags:
-    """A column of zeros and ones, (N,); DataError: it has other values."""
     values = column.read().reshape(-1)
     flags: Flags = values != 0
     if not np.array_equal(values, flags):
