@@ -21,7 +21,7 @@ from .data.files import SUFFIXES, read_file
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
 from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from .simulation import begin, take
-from .tasks.environment import check_own_name, check_reference, close_env, make_env, own_task
+from .tasks.environment import close_env, make_env, own_task
 from .tasks.spaces import MOST, parts_of
 from .tasks.table import (
     BUILT_IN,
@@ -31,6 +31,8 @@ from .tasks.table import (
     LocalTask,
     Reference,
     Task,
+    check_own_name,
+    check_reference,
     find_task,
     get_task,
     same_dynamics,

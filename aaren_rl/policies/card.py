@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.fields import AUTO, RETURN, read
-from ..envs.tasks.environment import is_safe_name
 from ..envs.tasks.spaces import checked_layout, flat_size
-from ..envs.tasks.table import Task, is_plain_argument
+from ..envs.tasks.table import Task, is_plain_argument, is_safe_name
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")

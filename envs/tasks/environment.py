@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,9 +12,7 @@ from gymnasium.envs.registration import WrapperSpec
 
 from ...base.errors import SimulationError, UsageError, one_line
 from .spaces import Layout, flat_size, is_vector, layout_of
-from .table import Reference, Task, find_task, unversioned
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+from .table import Reference, Task, check_reference, unversioned
 
 MOST_ACTIONS = 2**20  # integers beyond are no numbers of choices
 UNBOUNDED = 1e30  # a bound that says nothing, such as the largest float32
@@ -176,24 +173,6 @@ def entry_point_name(env_id: str) -> str:
     return f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
 
 
-def is_safe_name(name: str) -> bool:
-    """Whether a name may become part of a path."""
-    return _NAME.fullmatch(name) is not None
-
-
-def check_own_name(name: str) -> str:
-    """A name that may become part of a path and is not one of the table's; UsageError: it is no such name."""
-    if not is_safe_name(name):
-        raise UsageError(
-            f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
-        )
-    if (task := find_task(name)) is not None:
-        raise UsageError(
-            f"{name} is simulated on {task.env_id}; give data of another environment a name of their own (--env)"
-        )
-    return name
-
-
 def own_task(
     name: str,
     env_id: str,
@@ -233,9 +212,3 @@ def own_task(
         reference=reference,
         **acts,
     )
-
-
-def check_reference(reference: Reference | None) -> None:
-    """Raises UsageError where reference returns do not rise."""
-    if reference is not None and not reference.high > reference.low:
-        raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from ...base.errors import UnknownTaskError, one_line
+from ...base.errors import UnknownTaskError, UsageError, one_line
 from .spaces import Layout
 
 LEVELS = ("random", "medium", "medium-replay", "full-replay", "medium-expert", "expert")
@@ -130,6 +130,7 @@ TASKS: dict[str, D4RLTask] = {
 CORRIDORS = (20, 200)
 LONGEST = 1_000_000
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a task of one's own, safe as a part of a path
 _CORRIDOR = re.compile(r"(tmaze|tmaze-discrete)-([1-9][0-9]{0,6})")
 
 
@@ -259,6 +260,30 @@ def get_task(name: str) -> D4RLTask | LocalTask:
     if spelled.startswith("tmaze-"):
         hint = f"a corridor of N steps is tmaze-N or tmaze-discrete-N, with N from 2 to {LONGEST:,}"
     raise UnknownTaskError(f"unknown task {shown}; {hint}")
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a name may become part of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_own_name(name: str) -> str:
+    """A name that may become part of a path and is not one of the table's; UsageError: it is no such name."""
+    if not is_safe_name(name):
+        raise UsageError(
+            f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
+        )
+    if (task := find_task(name)) is not None:
+        raise UsageError(
+            f"{name} is simulated on {task.env_id}; give data of another environment a name of their own (--env)"
+        )
+    return name
+
+
+def check_reference(reference: Reference | None) -> None:
+    """Raises UsageError where reference returns do not rise."""
+    if reference is not None and not reference.high > reference.low:
+        raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")
 
 
 @overload
