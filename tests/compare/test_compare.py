@@ -22,7 +22,7 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def compared(hopper_file, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("comparison")
-    train_before(command(hopper_file, out), left=1)
+    train_before(command(hopper_file, out))  # `test_what_fails_says_why` starts processes
     assert compare(command(hopper_file, out)) == 0
     return out
 

@@ -39,9 +39,9 @@ def made(hopper_file, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script, "train_all", lambda requests, jobs: max(map(run_training, requests)))
         assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0", "--agents", "bc"))) == 0
-    assert [(c.agent, c.seed) for c in cells(folder)] == [("bc", 0)]
-    shutil.rmtree(folder / "runs")
-    assert script.run(script.parse(line(folder, hopper_file))) == 0
+        assert [(c.agent, c.seed) for c in cells(folder)] == [("bc", 0)]
+        shutil.rmtree(folder / "runs")
+        assert script.run(script.parse(line(folder, hopper_file))) == 0
     return folder
 
 
