@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,3 +178,36 @@ def small(line: str) -> list[str]:
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+LINKING = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:href|src)=\"([^\"]+)\"")
+SITE_ALONE = re.compile(r"^!!! |^\?\?\? |\{ ?[#.]\w|\{ \w+=|<figure markdown", re.MULTILINE)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    words = (heading.lower() for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading)).replace(" ", "-") for heading in words}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere_in_the_repository(page):
+    wrong = []
+    for link in (one or other for one, other in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))):
+        if link.startswith(("https://", "http://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_is_plain_markdown(page):
+    """What only the site's generator knows would stand there as text."""
+    assert SITE_ALONE.findall(CODE.sub("", page.read_text(encoding="utf-8"))) == []

@@ -1,17 +1,23 @@
-"""Scores: their tables, files and intervals, and what the data return beside them."""
+"""Scores and the held-out error: tables, files and intervals; options of `evaluate` that do not fit."""
 
 import csv
+import dataclasses
 import json
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from policies import save_run
+import torch
+from policies import ACTION, HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_policy, save_run
 from synthetic import make_score
 
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.base.fields import read
+from aaren_rl.envs.data.episodes import Episodes
+from aaren_rl.evaluate import held_out
 from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate.held_out import HeldOut, action_error, hold_out
 from aaren_rl.evaluate.scores import ActionError, Score, format_table
 from aaren_rl.policies.folder import load_policy
 
@@ -94,36 +100,148 @@ def test_several_policies_and_a_row_an_episode(tmp_path, capsys):
         ({"draws": "twice"}, "draws must be one of return, best, uniform, not 'twice'"),
         ({"draw_share": 0.0}, r"draws must be .* their share in \(0, 1\]"),
         ({"data_returns": {"mean": "high"}}, "data_returns"),
+        ({"observation_mean": [0.0]}, "observation statistics"),
+        ({"model": [1]}, "model"),
+        ({"model": {"mixer": "aaren-rsa", "width": 2**40, "heads": 2**40}}, f"the model's width is {2**40}"),
+        ({"model": {"mixer": "aaren-rsa", "rem_dilation": 2**40}}, "rem_dilation: must be at most 1,000"),
+        ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
+        ({"format": 99}, "not a policy of format"),
+        ({"versions": {"torch": "<script>"}}, "versions has '<script>', which is not plain text"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "unknown key auto_map"),
+        ({"target_return": "best"}, r"config.json: .*target_return.* 'best'"),
+        ({"target_return": None}, r"config.json: .*target_return.* None"),
     ],
 )
-def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path, change, message):
-    run = save_run(tmp_path / "run", **change)
-    with pytest.raises(CheckpointError, match=message):
-        load_policy(run)
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ({"mixer": "aaren-rsa", "width": 2**40, "heads": 2**40}, f"the model's width is {2**40}"),
-        ({"mixer": "aaren-rsa", "rem_dilation": 2**40}, "rem_dilation: must be at most 1,000"),
-    ],
-)
-def test_a_card_of_a_huge_model_costs_no_memory(tmp_path, shape, message):
+def test_a_card_that_cannot_be_is_refused_by_one_line(tmp_path, change, message):
+    """That of a huge model before it takes memory."""
     file = save_run(tmp_path / "run") / "policy" / "config.json"
     card = json.loads(file.read_text())
-    file.write_text(json.dumps(card | {"card_sha256": None, "model": card["model"] | shape}))
-    with pytest.raises(CheckpointError, match=message):
+    if isinstance(change.get("model"), dict):
+        change = {"model": card["model"] | change["model"]}
+    file.write_text(json.dumps(card | {"card_sha256": None} | change))
+    with pytest.raises(CheckpointError, match=message) as caught:
         load_policy(tmp_path / "run")
+    assert "\n" not in str(caught.value) and str(file.parent) in str(caught.value)
 
 
-@pytest.mark.parametrize("written", ["auto", "best", None])
-def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path, written):
-    file = save_run(tmp_path / "run") / "policy" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"card_sha256": None, "target_return": written}))
-    if written == "auto":
-        policy = load_policy(tmp_path / "run")
-        assert policy.target_return == policy.card.target_return == "auto"
-        return
-    with pytest.raises(CheckpointError, match=rf"config.json: .*target_return.* {written!r}"):
-        load_policy(tmp_path / "run")
+def test_a_card_may_ask_for_the_maximum_return(tmp_path):
+    policy = load_policy(save_run(tmp_path, settings={"max_return_estimate": True}, target_return="auto"))
+    assert policy.target_return == policy.card.target_return == "auto"
+
+
+def run_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = evaluate([*map(str, arguments), "--episodes", "1"])
+    return code, *capsys.readouterr()
+
+
+def test_options_that_do_not_go_together(tmp_path, capsys):
+    run, cloned = save_run(tmp_path / "run"), save_run(tmp_path / "bc", agent="bc")
+    for arguments, message in (
+        ([run, "--json", tmp_path / "x", "--csv", tmp_path / "x"], "--json, --csv: both name "),
+        ([cloned, "--target-return", "auto"], "bc is not conditioned on returns; leave it out"),
+        ([run, "--target-return", "auto"], "give a number, or train it with --max-return-estimate"),
+        ([run, "--env-id", ""], "--env-id: is empty; give the name of an environment"),
+        ([save_run(tmp_path / "none", env_id="")], "none was trained without an environment"),
+    ):
+        code, _, error = run_with(capsys, *arguments)
+        assert code == 2 and message in error and "note: " not in error
+
+
+def test_the_environment_is_made_before_the_held_out_error(trained_run, capsys, monkeypatch):
+    """An environment that does not fit is refused before minutes of held-out episodes, not after."""
+    monkeypatch.setattr("aaren_rl.evaluate.evaluate.action_error", Mock(side_effect=AssertionError("too early")))
+    code, out, error = run_with(capsys, trained_run, "--held-out", "--env-id", "Pendulum-v1")
+    assert code == 4 and "choose another environment" in error and out == ""
+
+
+def test_a_score_says_which_weights_it_is_of(trained_run, tmp_path):
+    asked: list[tuple[list[str], str]] = [([], "ema"), (["--weights", "raw"], "raw")]
+    for options, weights in asked:
+        file = tmp_path / f"{weights}.json"
+        assert evaluate([str(trained_run), "--episodes", "1", "--json", str(file), *options]) == 0
+        assert json.loads(file.read_text())[0]["weights"] == weights
+
+
+LENGTHS = (7, 1, 12, 12, 5)
+
+
+@pytest.fixture
+def episodes() -> Episodes:
+    rng = np.random.default_rng(0)
+    steps = sum(LENGTHS)
+    low, high = LOW.numpy(), HIGH.numpy()
+    return Episodes(
+        observations=rng.standard_normal((steps, OBSERVATION)).astype(np.float32),
+        actions=rng.uniform(low, high, (steps, ACTION)).astype(np.float32),
+        rewards=rng.standard_normal(steps).astype(np.float32),
+        offsets=np.cumsum((0, *LENGTHS)).astype(np.int64),
+        terminated=np.ones(len(LENGTHS), bool),
+    )
+
+
+def expected(policy, episodes: Episodes, context: int | None) -> list[float]:
+    """Every episode through the model in parallel; with a context, every step from the last `context` steps alone."""
+    middle, half = (HIGH + LOW) / 2, (HIGH - LOW) / 2
+    sums = []
+    for episode in episodes:
+        observations = (torch.from_numpy(episode.observations) - MEAN) / STD
+        actions = (torch.from_numpy(episode.actions) - middle) / half
+        to_go = torch.from_numpy(episode.rewards.astype(np.float64)).flip(0).cumsum(0).flip(0).float() / SCALE
+        times = torch.arange(len(episode))
+        total = 0.0
+        for t in range(len(episode)):
+            part = slice(0 if context is None else max(0, t + 1 - context), t + 1)
+            with torch.no_grad():
+                found, _ = policy.model(*(x[part].unsqueeze(0) for x in (observations, actions, to_go, times)))
+            total += float((found[0, -1] - actions[t]).square().mean())
+        sums.append(total)
+    return sums
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "attention"])
+@pytest.mark.parametrize(("rollout", "context"), [("recurrent", None), ("window", 4)])
+def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episodes):
+    policy = dataclasses.replace(make_policy(mixer, rollout, context or 8), return_range=None)
+    found = action_error(policy, HeldOut(episodes), LOW, HIGH)
+    np.testing.assert_allclose(found.sums, expected(policy, episodes, context), rtol=1e-4)
+    assert found.lengths == list(LENGTHS)
+    assert found.mean == pytest.approx(sum(found.sums) / sum(LENGTHS))
+
+
+def test_it_does_not_matter_how_many_are_played_at_once(episodes, monkeypatch):
+    policy = make_policy()
+    together = action_error(policy, HeldOut(episodes, 0.5), LOW, HIGH)
+    monkeypatch.setattr(held_out, "AT_ONCE", 2)
+    apart = action_error(policy, HeldOut(episodes), LOW, HIGH)
+    np.testing.assert_allclose(apart.sums, together.sums, rtol=1e-6)
+    assert together.floor == 0.5
+
+
+def test_floor_and_interval():
+    error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)
+    assert error.mean == pytest.approx(9 / 40)
+    assert error.above_floor == pytest.approx(9 / 40 - 0.1)
+    low, high = error.interval()
+    assert 0.1 <= low < error.mean < high <= 0.3
+    assert "0.2250" in str(error) and "excess MSE 0.1250" in str(error)
+    assert ActionError([1.0], [10]).above_floor is None
+    many = np.random.default_rng(1).exponential(size=400)
+    low, high = ActionError(many.tolist(), [1] * 400).interval()
+    half = 1.96 * many.std() / 20  # of the normal distribution
+    assert (many.mean() - low, high - many.mean()) == pytest.approx((half, half), rel=0.15)
+
+
+def test_errors_weigh_what_would_be_drawn():
+    """The best half of 200 episodes of 1,000 steps alone; and of what is held out the best, if none is drawn."""
+    rewards = np.repeat(np.arange(200.0), 1000)
+    many = Episodes.from_arrays(
+        np.zeros((200_000, 1)), np.zeros((200_000, 1)), rewards, ends=np.arange(1, 200_001) % 1000 == 0
+    )
+    half, few = hold_out(many, 0.1, 0, "best", 0.5), hold_out(many, 0.1, 0, "best", 0.005)
+    assert half is not None and few is not None
+    assert half.weights.tolist() == (half.episodes.returns >= 100_000).tolist()
+    assert few.weights.sum() == 1 and few.weights[few.episodes.returns.argmax()] == 1
+    drawn = hold_out(many, 0.1, 0, "return", 0.2).weights
+    assert drawn.argmax() == few.weights.argmax() and 0 < np.count_nonzero(drawn) < 12
+    error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], weights=[0.0, 1.0, 0.5])
+    assert error.mean == pytest.approx(5 / 20) and "2 episodes effective" in str(error)

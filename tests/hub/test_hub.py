@@ -91,29 +91,19 @@ def test_scores_of_another_policy_are_refused(trained_run, scores_file, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"observation_mean": [0.0]}, "observation statistics"),
-        ({"model": [1]}, "model"),
-        ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
-        ({"format": 99}, "not a policy of format"),
-        ({"versions": {"torch": "<script>"}}, "versions has '<script>', which is not plain text"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "unknown key auto_map"),
-        (b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "model.safetensors: not readable"),
-        ({"head.bias": None}, "damaged"),
-        ({"head.bias": None, "sha256": {}}, "head.bias"),
-    ],
-)
-def test_bad_files_are_refused_by_one_line(saved, changes, message):
-    config, weights = saved / "config.json", saved / "model.safetensors"
-    if isinstance(changes, bytes):
-        weights.write_bytes(changes)
-        changes = {}
-    elif "head.bias" in changes:
-        save_file({name: tensor for name, tensor in load_file(weights).items() if name != "head.bias"}, weights)
-    tree = json.loads(config.read_text()) | {"card_sha256": None} | changes
-    tree.pop("head.bias", None)
-    config.write_text(json.dumps(tree))
+    ("weights", "pins", "message"),
+    [(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", {}, "model.safetensors: not readable"),
+     (None, None, "damaged"), (None, {}, "head.bias")],
+)  # fmt: skip
+def test_bad_weights_are_refused_by_one_line(saved, weights, pins, message):
+    """A pickle, and weights of which one is missing, with the SHA-256 of the right ones and without."""
+    config, file = saved / "config.json", saved / "model.safetensors"
+    if weights is None:
+        save_file({name: tensor for name, tensor in load_file(file).items() if name != "head.bias"}, file)
+    else:
+        file.write_bytes(weights)
+    if pins is not None:
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"card_sha256": None, "sha256": pins}))
     with pytest.raises(CheckpointError, match=message) as caught:
         load_policy(saved)
     assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
