@@ -1,8 +1,10 @@
 """A small real data set, made once a session: uniform actions in Hopper-v4, in D4RL's layout."""
 
 import os
+import resource
 import signal
 from collections import defaultdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,19 @@ def minari_recorded(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("minari")
     minari_sets.record(root)
     return root
+
+
+@pytest.fixture
+def full_disk():
+    """`with full_disk():` no file grows beyond so many bytes."""
+
+    @contextmanager
+    def limited(size=100_000):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited

@@ -89,3 +89,9 @@ def small(seed=0, observation_dim=11, action_dim=3, lengths=(4, 1, 7)):
         np.cumsum([0, *lengths]),
         np.arange(len(lengths)) % 2 == 0,
     )
+
+
+def same(one: Episodes, other: Episodes) -> None:
+    """The same numbers of the same types."""
+    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)

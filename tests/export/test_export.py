@@ -98,12 +98,6 @@ def test_other_weights_and_rollouts(rollout, tmp_path):
     assert not np.allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
 
-def test_a_context_that_has_no_effect_is_named(run, tmp_path, capsys):
-    file = str(tmp_path / "policy.onnx")
-    code, err = refused(capsys, str(run), "--out", file, "--rollout", "recurrent", "--rollout-context", "7")
-    assert code == 2 and "--rollout-context 7: has no effect with the rollout recurrent; leave it out" in err
-
-
 def test_evaluate_scores_the_file_as_the_run(run, file, tmp_path, capsys):
     scores = []
     for path in (run, file):
@@ -130,13 +124,6 @@ def test_int8_is_smaller_and_says_what_it_costs(run, file, graph_of_file, tmp_pa
     assert 1e-5 < np.abs(last_action(load_policy(small)) - last_action(load_policy(file))).max() < 0.05
     assert evaluate([str(small), "--episodes", "1"]) == 0
     assert "EMA int8 weights" in capsys.readouterr().out
-
-
-def test_a_file_that_exists_is_kept_without_force(run, tmp_path, capsys):
-    file = tmp_path / "policy.onnx"
-    file.write_text("precious")
-    code, err = refused(capsys, str(run), "--out", str(file))
-    assert code == 2 and "exists; --force replaces it" in err and file.read_text() == "precious"
 
 
 def test_a_mismatch_writes_nothing(run, graph_of_file, tmp_path, capsys):
@@ -212,15 +199,28 @@ def refused(capsys, *arguments: str) -> tuple[int, str]:
     return code, err
 
 
-def test_what_cannot_be_exported_is_one_clear_line(run, tmp_path, capsys):
-    for out, message in ((tmp_path / "absent" / "p.onnx", "its folder does not exist"), (tmp_path, "is a folder")):
-        code, err = refused(capsys, str(run), "--out", str(out))
-        assert code == 2 and message in err
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("p.onnx --rollout recurrent --rollout-context 7", "7: has no effect with the rollout recurrent; leave it out"),
+        ("there.onnx", "exists; --force replaces it"),
+        ("absent/p.onnx", "its folder does not exist"),
+        (".", "is a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_one_clear_line(given, message, run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("there.onnx").write_text("precious")
+    code, err = refused(capsys, str(run), "--out", *given.split())
+    assert code == 2 and message in err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_folder_or_file_without_a_policy(tmp_path, capsys):
     code, err = refused(capsys, str(tmp_path), "--out", str(tmp_path / "p.onnx"))
     assert code == 4 and "no policy here" in err
     assert evaluate([str(tmp_path / "none.onnx")]) == 4
     assert "none.onnx: not readable" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())
 
 
 def test_without_onnxscript_the_extra_is_named(run, tmp_path, capsys, monkeypatch):

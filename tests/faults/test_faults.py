@@ -8,7 +8,6 @@ import fcntl
 import io
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -207,13 +206,10 @@ def test_a_second_ctrl_c_leaves_at_once(first):
 
 
 @pytest.mark.faults
-def test_a_full_disk_keeps_what_was_saved(hopper_file, half, refused):
-    run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
+def test_a_full_disk_keeps_what_was_saved(hopper_file, half, refused, full_disk):
+    run = folder(half)
+    with full_disk(50_000):
         assert "free disk space; saved files are intact" in refused(7)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in run.rglob(".*") if path.name != ".lock"] == []
     assert newest_whole(run / "checkpoints", {}).number == 10 and read_card(run).updates == 20
     assert train([*arguments(hopper_file, half), "--resume"]) == 0

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from minari_sets import same
 from small_run import ROOT
 
 import aaren_rl
@@ -53,11 +54,6 @@ def made(seed: int = 0, episodes: int = 45, **labels: Any) -> Episodes:
 def folder(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-
-
-def same(one: Episodes, other: Episodes) -> None:
-    for key in ("observations", "actions", "rewards", "offsets", "terminated"):
-        np.testing.assert_array_equal(getattr(one, key), getattr(other, key))
 
 
 def test_episodes_are_saved_beside_the_run_and_used_again(capsys):

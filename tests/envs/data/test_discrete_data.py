@@ -9,10 +9,10 @@ from typing import Any
 
 import gymnasium as gym
 import h5py
-import minari_sets
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from minari_sets import same, small
 
 from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, Episodes, get_task, load_task, rollout
@@ -88,15 +88,9 @@ def save(path: Path, **changes: Any) -> Path:
 
 
 def discrete(seed: int = 0) -> Episodes:
-    made = minari_sets.small(seed, observation_dim=4)
+    made = small(seed, observation_dim=4)
     rng = np.random.default_rng(seed)
     return dataclasses.replace(made, actions=rng.integers(START, START + CHOICES, made.n_steps))
-
-
-def same(a: Episodes, b: Episodes) -> None:
-    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
-        assert getattr(a, name).dtype == getattr(b, name).dtype
 
 
 def refused(call: Callable[[], object], kind: type[Exception], *parts: object) -> None:

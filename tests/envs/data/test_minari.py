@@ -234,8 +234,7 @@ def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
     folder = write_minari(ID, episodes, env_id="Hopper-v5", env_kwargs=kwargs, final_observations=finals, **more)
     assert folder == tmp_path / ID and [*folder.parent.iterdir()] == [folder]
     read, spec = read_minari(ID)
-    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
-        np.testing.assert_array_equal(getattr(read, name), getattr(episodes, name))
+    sets.same(read, episodes)
     assert (spec.recorded.env_kwargs, spec.reference[1:], read.env_id) == (kwargs, (1.0, 2.0), "Hopper-v5")
     assert read.notes == ("description: by hand",)
     dataset = minari.load_dataset(ID)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from benchmarks.memory import target_distances
 from gymnasium.utils.env_checker import check_env
+from minari_sets import same
 
 from aaren_rl.envs import BUILT_IN, make_env
 from aaren_rl.envs.local import reacher
@@ -57,8 +58,7 @@ def test_the_controller_reaches_the_target_and_stays(env):
 def test_the_data_are_the_same_every_time_and_of_spread_quality(monkeypatch):
     monkeypatch.setattr(reacher, "_EPISODES", 5)
     first, second = (reacher.make_episodes(TASK, progress=False) for _ in range(2))
-    for name in ("observations", "actions", "rewards"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    same(first, second)
     assert first.lengths.tolist() == [HORIZON] * 5
     assert first.returns.max() - first.returns.min() > 5
     np.testing.assert_array_equal(first.actions * 2**16 % 1, 0)
