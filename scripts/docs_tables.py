@@ -97,7 +97,7 @@ def spread(values: Sequence[float]) -> str:
 
 def recalled(agent: str) -> int:
     """Percent of right answers in the task Recall, a mean over seeds."""
-    runs = json.loads((RESULTS / "memory_tasks.json").read_text(encoding="utf-8"))["runs"]["Recall"][agent]
+    runs = memory_page.results()[1]["Recall"][agent]
     return round(fmean(run["score"] for run in runs))
 
 
@@ -284,8 +284,11 @@ def several() -> str:
 
 
 def draws() -> str:
-    """Scores on the local datasets, drawn by return and all alike."""
-    found = measured("draws")["scores"]
-    lines = [[name, *(", ".join(map("{:.1f}".format, scores)) for scores in pair)] for name, pair in found.items()]
-    lines.append(["mean", *(f"{fmean(map(fmean, scores)):.1f}" for scores in zip(*found.values(), strict=True))])
+    """Scores on the local datasets and on few episodes, drawn by return and all alike."""
+    local, few = measured("draws")["scores"], measured("small")["scores"]
+    ends = [
+        [name, *(", ".join(map("{:.1f}".format, scores)) for scores in pair)] for name, pair in (local | few).items()
+    ]
+    means = ["mean of these", *(f"{fmean(map(fmean, scores)):.1f}" for scores in zip(*local.values(), strict=True))]
+    lines = [*ends[: len(local)], means, *ends[len(local) :]]
     return table(["dataset", "the default", "all alike, no dropout"], lines)

@@ -12,7 +12,10 @@ from aaren_rl.policies.table import label
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "memory_tasks.json"
 NO_GATE = "no-gate"  # Decision-Aaren without its forget gate
-AGENTS = ("decision-aaren", NO_GATE, "decision-gru", "decision-mingru", "decision-rsa", "decision-transformer", "bc")
+LONG_WINDOW = "long-window"  # Decision Transformer with a window that most episodes fit into
+RECURRENT = ("decision-aaren", NO_GATE, "decision-gru", "decision-mingru", "decision-rsa")
+AGENTS = (*RECURRENT, "decision-transformer", LONG_WINDOW, "bc")
+TUNED = "RepeatPreviousEasy"  # whose learning rates other tasks have
 ENOUGH = 0.95  # of the best score of a task, which stops the clock
 
 Table: TypeAlias = tuple[list[str], list[list[str]]]  # head and rows
@@ -21,12 +24,20 @@ Table: TypeAlias = tuple[list[str], list[list[str]]]  # head and rows
 def results() -> tuple[dict[str, Any], dict[str, dict[str, list[dict[str, Any]]]]]:
     """What is known of every task of scripts/memory_tasks, and by task and agent the runs with the chosen rate."""
     tree = json.loads(RESULTS.read_text(encoding="utf-8"))
-    rates, tasks = tree.get("rates", {}), tree["runs"]
     kept = {
-        task: {agent: [run for run in runs if run["rate"] == rates.get(agent, 1.0)] for agent, runs in of.items()}
-        for task, of in tasks.items()
+        task: {
+            agent: [run for run in runs if run["rate"] == chosen_rate(tree, task, agent)] for agent, runs in of.items()
+        }
+        for task, of in tree["runs"].items()
     }
     return tree["tasks"], {task: {agent: runs for agent, runs in of.items() if runs} for task, of in kept.items()}
+
+
+def chosen_rate(tree: Mapping[str, Any], task: str, agent: str) -> float:
+    """The learning rate of an agent on a task, times the default."""
+    rates = tree.get("rates", {})
+    found: float = rates.get(task, rates.get(TUNED, {})).get(agent, 1.0)
+    return found
 
 
 def mean_curve(runs: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -75,5 +86,10 @@ def lengths() -> Table:
 
 def name(agent: str) -> str:
     """The head of an agent's column."""
-    names = {NO_GATE: "without its gate", "decision-transformer": "window of 20", "bc": "two steps"}
+    names = {
+        NO_GATE: "without its gate",
+        "decision-transformer": "window of 20",
+        LONG_WINDOW: "window of 128",
+        "bc": "two steps",
+    }
     return names.get(agent, label(agent))
