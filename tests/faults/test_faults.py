@@ -405,6 +405,19 @@ def test_a_configuration_that_changed_since_the_checkpoint_is_refused(half, refu
 
 
 @pytest.mark.faults
+def test_two_processes_start_the_same_run(hopper_file, tmp_path):
+    command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
+    pipe = subprocess.PIPE
+    both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
+    (loser,) = (errors for errors, code in ends if code == 2)
+    assert sorted(code for _, code in ends) == [0, 2]
+    # Whichever came later: while the other ran, or when it was done.
+    assert "in use by another process" in loser or "already holds a run" in loser
+    assert [record["update"] for record in records(folder(tmp_path))] == [10, 20, 20]
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("kept", [["00000010.pt"], []])
 def test_tensorboard_shows_no_step_twice(hopper_file, finished, tmp_path, kept):
     """Both evaluations were logged; the run goes on from the first, or from nothing."""
