@@ -54,17 +54,18 @@ def tasks() -> Table:
     known, found = results()
     agents = [agent for agent in AGENTS if any(agent in of for of in found.values())]
 
-    def cell(runs: Sequence[Mapping[str, Any]], best: float) -> str:
+    def cell(runs: Sequence[Mapping[str, Any]], best: float, data: float) -> str:
         scores, curve = [run["score"] for run in runs], mean_curve(runs)
         deviation = f" ± {stdev(scores):.0f}" if len(scores) > 1 else ""
         below = max((i for i, (_, score) in enumerate(curve) if score < ENOUGH * best), default=-1)
         seconds = f"{curve[below + 1][0]:.0f} s" if below + 1 < len(curve) else "never"
-        return f"{fmean(scores):.0f}{deviation}, {seconds}"
+        # Where nobody is as good as the data there is nothing to be fast at.
+        return f"{fmean(scores):.0f}{deviation}" + (f", {seconds}" if best >= data else "")
 
     lines = []
     for task, of in found.items():
         best = max(mean_curve(runs)[-1][1] for runs in of.values())
-        cells = [cell(of[agent], best) if agent in of else "-" for agent in agents]
+        cells = [cell(of[agent], best, known[task]["data"]) if agent in of else "-" for agent in agents]
         seeds = max(len(runs) for runs in of.values())
         lines.append([task, str(seeds), *(f"{known[task][key]:.0f}" for key in ("one_action", "data")), *cells])
     every = {agent: [run for of in found.values() for run in of.get(agent, [])] for agent in agents}
