@@ -50,7 +50,7 @@ def steps(page: Path) -> list[Step]:
             found.append(Step("python", text))
         elif language == "bash":
             found += [Step("command", line) for line in text.splitlines() if line.strip()]
-        elif text.startswith("import "):
+        elif indented and text.startswith("import "):
             found.append(Step("python", text))
         elif indented:
             found += [Step("command", line) for line in text.splitlines() if line.startswith(PROGRAMS)]
@@ -172,7 +172,11 @@ def small(line: str) -> list[str]:
     own = {"torchrun": [sys.executable, "-m", "torch.distributed.run"], "python": [sys.executable]}
     own["scripts/bench"] = [sys.executable, str(ROOT / "scripts" / "bench")]
     program = own.get(words[0]) or [str(Path(sys.executable).with_name(words[0]))]
-    return [*program, *words[1:], *([] if "--resume" in words else shlex.split(SMALL.get(name, "")))]
+    more = [] if "--resume" in words else shlex.split(SMALL.get(name, ""))
+    if "--" in words:  # of train's settings, which come last
+        place, cut = words.index("--"), more.index("--")
+        return [*program, *words[1:place], *more[:cut], *words[place:], *more[cut + 1 :]]
+    return [*program, *words[1:], *more]
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
