@@ -24,7 +24,11 @@ def made_up(tmp_path, monkeypatch) -> None:
         "decision-aaren": [*runs(1.0, [99.0]), *runs(3.0, [90.0, 94.0])],
         "decision-gru": runs(1.0, [50.0], ms=20.0),
     }
-    tree = {"tasks": {"T": {"one_action": 25, "data": 70}}, "rates": {"decision-aaren": 3.0}, "runs": {"T": found}}
+    tree = {
+        "tasks": {"T": {"one_action": 25, "data": 70}},
+        "rates": {"T": {"decision-aaren": 3.0}},
+        "runs": {"T": found},
+    }
     (tmp_path / "results.json").write_text(json.dumps(tree), encoding="utf-8")
     monkeypatch.setattr(memory_page, "RESULTS", tmp_path / "results.json")
 
@@ -35,7 +39,8 @@ def test_a_table_has_the_runs_with_the_chosen_rate():
     assert head == ["task", "seeds", "one action", "data", "Decision-Aaren", "Decision-GRU"]
     assert rows[0] == ["T", "2", "25", "70", "92 ± 3, 2 s", "50, never"]
     assert rows[1][4:] == ["0.50", "0.50"] and rows[2][4:] == ["2,000", "2,000"]
-    assert memory_page.lengths()[1] == [["T", "4", "92", "-", "50", "-", "-", "-", "-"]]
+    assert memory_page.chosen_rate({"rates": {memory_page.TUNED: {"bc": 0.3}}}, "T", "bc") == 0.3
+    assert memory_page.lengths()[1] == [["T", "4", "92", "-", "50", *["-"] * 5]]
 
 
 @pytest.fixture(scope="module")

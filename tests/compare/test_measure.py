@@ -75,10 +75,9 @@ def test_it_is_kept_until_the_question_changes(run, monkeypatch):
 
 def test_a_run_that_kept_no_episodes_has_no_action_error(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
-    config = copied / "config.yaml"
-    config.write_text(config.read_text().replace("held_out: 0.05", "held_out: 0.0"))
+    amend_card(copied / "policy", held_out=0.0)
     assert gather(copied, HOW).last.action_error is None
-    config.write_text("data: []")
+    (copied / "config.yaml").write_text("data: []")
     (copied / "comparison.json").unlink()
     with pytest.raises(UsageError, match="not the configuration of a run"):
         gather(copied, HOW)
