@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -433,16 +432,11 @@ class TrainingData:
     config: RunConfig  # with the return scale, and the context in place of "auto"
     task: Task
     steps: StepData  # to train on
-    episodes: Episodes  # all of them
+    held_out: HeldOut | None  # None if there are too few episodes
+    longest: int  # length of the longest of all episodes
     sha256: str  # of all episodes
     returns: dict[str, float]  # as in the policy card; of all episodes
     drawn: str  # what is drawn of which episodes, and how many are held out, in words
-
-    @cached_property
-    def held_out(self) -> HeldOut | None:
-        """The episodes that are not trained on; None if there are too few."""
-        data = self.config.data
-        return hold_out(self.episodes, data.held_out, self.config.seed, data.draws, data.draw_share)
 
 
 def load_data(
@@ -488,7 +482,8 @@ def load_data(
         drawn += f"; {len(apart)} more are held out{'' if data.draws == 'uniform' else ', weighted likewise'}"
     elif data.held_out:
         drawn += "; too few episodes to hold any out: imitation is not measured"
-    return TrainingData(config, task, steps, episodes, episodes.sha256(), told, drawn)
+    reserved = hold_out(episodes, data.held_out, config.seed, *asked)
+    return TrainingData(config, task, steps, reserved, int(lengths.max()), episodes.sha256(), told, drawn)
 
 
 def choose_return_scale(episodes: Episodes) -> float:

@@ -127,7 +127,7 @@ class Run:
         self.logged: dict[str, float] = {}  # the last log, by tag
         self.last: Score | Unplayed | None = None  # the last evaluation
         self.best: Score | Unplayed | None = None  # the evaluation of `policy_best`
-        rows = plan.timesteps or min(self.task.data_horizon, max(TIMESTEPS, int(data.episodes.lengths.max())))
+        rows = plan.timesteps or min(self.task.data_horizon, max(TIMESTEPS, data.longest))
         sizes = self.task.action_dim, self.task.data_horizon
         self.trainer = Trainer(self.config, data.steps, *sizes, ranks, max_timestep=rows)
         checkpoint = ranks.share(self.last_checkpoint) if request.resume else None
