@@ -81,8 +81,9 @@ def held_out_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         UsageError: there is no run, or its configuration cannot be read.
         DataError: the data cannot be read, or their mean return differs from that of the training data.
     """
-    episodes = all_episodes(run, card)
-    return hold_out(episodes, card.held_out, card.seed, card.draws, card.draw_share) if card.held_out else None
+    if not card.held_out:
+        return None
+    return hold_out(all_episodes(run, card), card.held_out, card.seed, card.draws, card.draw_share)
 
 
 def all_episodes(run: Path, card: PolicyCard) -> Episodes:

@@ -77,6 +77,7 @@ def test_a_run_that_kept_no_episodes_has_no_action_error(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
     amend_card(copied / "policy", held_out=0.0)
     assert gather(copied, HOW).last.action_error is None
+    amend_card(copied / "policy", held_out=0.05)
     (copied / "config.yaml").write_text("data: []")
     (copied / "comparison.json").unlink()
     with pytest.raises(UsageError, match="not the configuration of a run"):
