@@ -45,8 +45,8 @@ def two(command: list[str], code: int = 0) -> tuple[str, str]:
     return out, errors
 
 
-def same(one: Path, other: Path, most: float = 3e-6) -> None:
-    """Equal weights to `most`, raw and EMA: rounding of 20 updates, by processor 0.5e-6 to 1.1e-6."""
+def same(one: Path, other: Path, most: float = 1e-6) -> None:
+    """Equal weights to `most`, raw and EMA."""
     for name in ("model", "model_raw"):
         a, b = (load_file(run / "policy" / f"{name}.safetensors") for run in (one, other))
         assert a.keys() == b.keys()
