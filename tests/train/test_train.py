@@ -123,6 +123,19 @@ def test_a_folder_in_which_nothing_was_saved_does_not_block(hopper_file, tmp_pat
     assert [r["update"] for r in records(folder(tmp_path)) if "train/loss" in r] == [2]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--context", "windows"], "context: 'windows' is not one of auto, window, episode, mixed, tbptt"),
+        (["--resume"], "no run to resume"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_code(hopper_file, tmp_path, capfd, change, message):
+    assert train([*arguments(hopper_file, tmp_path), *change]) == 2
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]
+
+
 def test_a_mistyped_source_leaves_no_run_behind(hopper_file, tmp_path):
     wrong = [*arguments(hopper_file, tmp_path / "deep" / "runs"), "--source", "/nowhere/x.hdf5"]
     assert train(wrong) == 3 and train([*wrong, "--resume"]) == 2
