@@ -43,6 +43,14 @@ def test_a_table_has_the_runs_with_the_chosen_rate():
     assert memory_page.lengths()[1] == [["T", "4", "92", "-", "50", *["-"] * 5]]
 
 
+@pytest.mark.usefixtures("made_up")
+def test_where_nobody_is_as_good_as_the_data_no_time_is_told():
+    tree = json.loads(memory_page.RESULTS.read_text(encoding="utf-8"))
+    tree["tasks"]["T"]["data"] = 93
+    memory_page.RESULTS.write_text(json.dumps(tree), encoding="utf-8")
+    assert memory_page.tasks()[1][0][4:] == ["92 ± 3", "50"]
+
+
 @pytest.fixture(scope="module")
 def data() -> Any:
     for package in ("popgym", "minigrid"):

@@ -82,6 +82,14 @@ def test_episodes_are_saved_beside_the_run_and_used_again(capsys):
         train_policy("swing", episodes=made(1), env_id="Pendulum-v1", resume=True, **{**SMALL, "updates": 5})
 
 
+def test_few_episodes_are_all_trained_on_and_long_ones_have_time_steps(capsys):
+    train_policy("few", episodes=made(episodes=10), **SMALL)
+    assert "too few episodes to hold any out: imitation is not measured" in capsys.readouterr().out
+    steps = {"observations": np.zeros((1100, 3)), "actions": np.zeros((1100, 1)), "rewards": np.ones(1100)}
+    long = train_policy("long", episodes=Episodes.from_trajectories([steps]), **SMALL).policy
+    assert long.model.config.max_timestep == 1100
+
+
 def test_what_does_not_go_with_episodes():
     bad: list[tuple[dict[str, Any], str]] = [
         ({"episodes": [1, 2]}, "from_arrays"),

@@ -274,3 +274,8 @@ def test_a_mixer_says_what_it_takes(name):
     assert MIXERS[name].takes == read & {"heads", "dropout", "forget_gate", "rems"}
     known = {"heads": "gru" not in name, "rems": "rsa" in name, "forget_gate": "aaren" in name}
     assert all((setting in read) == used for setting, used in known.items())
+
+
+def test_which_mixers_a_cuda_graph_may_hold():
+    """A mixer says so itself; those that do not are trained without one."""
+    assert {name for name, mixer in MIXERS.items() if mixer.capturable} == {"aaren", "attention", "tree", "mingru"}
