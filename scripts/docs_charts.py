@@ -268,8 +268,9 @@ def memory_tasks() -> Figure:
         axes.set_title(task, fontsize=8.5, color=INK)
         finish(axes, "seconds of training", "%", log="")
         axes.set_ylim(0, 105)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    # Not every agent is in every panel.
+    lines = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
 
 

@@ -58,7 +58,7 @@ def tasks() -> Table:
         scores, curve = [run["score"] for run in runs], mean_curve(runs)
         deviation = f" ± {stdev(scores):.0f}" if len(scores) > 1 else ""
         below = max((i for i, (_, score) in enumerate(curve) if score < ENOUGH * best), default=-1)
-        seconds = f"{curve[below + 1][0]:.0f} s" if below + 1 < len(curve) else "never"
+        seconds = f"{curve[below + 1][0]:.0f}\N{NO-BREAK SPACE}s" if below + 1 < len(curve) else "never"
         # Where nobody is as good as the data there is nothing to be fast at.
         return f"{fmean(scores):.0f}{deviation}" + (f", {seconds}" if best >= data else "")
 

@@ -37,7 +37,7 @@ def made_up(tmp_path, monkeypatch) -> None:
 def test_a_table_has_the_runs_with_the_chosen_rate():
     head, rows = memory_page.tasks()
     assert head == ["task", "seeds", "one action", "data", "Decision-Aaren", "Decision-GRU"]
-    assert rows[0] == ["T", "2", "25", "70", "92 ± 3, 2 s", "50, never"]
+    assert rows[0] == ["T", "2", "25", "70", "92 ± 3, 2\N{NO-BREAK SPACE}s", "50, never"]
     assert rows[1][4:] == ["0.50", "0.50"] and rows[2][4:] == ["2,000", "2,000"]
     assert memory_page.chosen_rate({"rates": {memory_page.TUNED: {"bc": 0.3}}}, "T", "bc") == 0.3
     assert memory_page.lengths()[1] == [["T", "4", "92", "-", "50", *["-"] * 5]]
