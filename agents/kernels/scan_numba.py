@@ -20,7 +20,7 @@ import torch
 from numba.extending import overload
 from torch import Tensor
 
-from .compiled import Array, compiled
+from . import Array, compiled
 
 Index: TypeAlias = npt.NDArray[np.int64]
 Arrays: TypeAlias = tuple[Array, ...]

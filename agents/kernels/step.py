@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .compiled import Array, compiled
+from . import Array, compiled
 
 EPSILON = np.float32(1e-5)  # of the layer norms, torch's default
 

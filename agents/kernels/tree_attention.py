@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 
-from . import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
-from .compiled import Array, compiled, inlined
+from . import DECAY, HORIZON, LARGEST, MEAN, POSITIVE, Array, compiled, inlined
 
 GOLDEN, FIRST, SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 S11, S27, S30, S31 = (np.uint64(s) for s in (11, 27, 30, 31))

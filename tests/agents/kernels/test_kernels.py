@@ -14,8 +14,8 @@ from scan_checks import check, random_decays, random_inputs, random_mask, random
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
+from aaren_rl.agents.kernels import compiled
 from aaren_rl.agents.kernels import scan_numba as cpu
-from aaren_rl.agents.kernels.compiled import compiled
 
 traces = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
 # The compiler of torch 2.10 gave a wrong gradient of the key weights.
@@ -91,7 +91,7 @@ def test_where_nothing_can_be_kept_a_kernel_is_compiled_every_time():
 
 
 DOUBLE = """
-from aaren_rl.agents.kernels.compiled import compiled
+from aaren_rl.agents.kernels import compiled
 
 @compiled()
 def double(x):
