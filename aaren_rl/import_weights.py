@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from .agents import DecisionModel, ModelConfig
+from .agents.model.config import ModelConfig
+from .agents.model.decision import DecisionModel
 from .base.errors import CheckpointError, UsageError, one_line
 from .base.fields import CONTEXT, RETURN, RETURN_SCALE, read
 from .base.files import check_free, read_small, sha256

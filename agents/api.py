@@ -8,9 +8,7 @@ from .mixers.base import Mixer
 from .mixers.rsa import RSA, AarenRSA, Encoded, RemConfig
 from .mixers.tree import SAMPLERS, TreeAttention, TreeConfig
 from .model.config import ModelConfig
-from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
-from .model.scaling import ReturnRange
-from .model.trunk import Block, Trunk
+from .model.decision import Block, DecisionModel, ReturnEstimate, ReturnRange, Trunk, expectile_loss
 from .policy.base import PolicyState
 from .policy.policy import ROLLOUTS, Policy
 from .scan.cross_attention import CrossAttention, attend

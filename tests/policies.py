@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, ReturnRange
-from aaren_rl.agents.model.scaling import Scaling
+from aaren_rl.agents.model.decision import Scaling
 from aaren_rl.envs import Episodes, make_env
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import make_policy as policy_of

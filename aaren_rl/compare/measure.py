@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..agents import Policy
+from ..agents.policy.policy import Policy
 from ..base.errors import CheckpointError
 from ..base.fields import read
 from ..base.files import is_there, write_json

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from .._version import __version__
-from ..agents import Policy
+from ..agents.policy.policy import Policy
 from ..agents.scan.rows import State, tensors
 from ..base.errors import NumericsError, UsageError
 from ..base.fields import CONTEXT

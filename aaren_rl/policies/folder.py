@@ -19,7 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
+from ..agents.model.config import ModelConfig
+from ..agents.model.decision import DecisionModel, ReturnRange
+from ..agents.policy.policy import Policy
 from ..base.errors import CheckpointError, one_line
 from ..base.fields import FAR, read
 from ..base.files import is_there, read_small, sha256, write_folder, write_json, write_text

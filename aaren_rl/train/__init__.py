@@ -16,7 +16,7 @@ from ..base.errors import UsageError
 from .folder import read_metrics
 
 if TYPE_CHECKING:
-    from ..agents import Policy
+    from ..agents.policy.policy import Policy
     from ..envs import Episodes
 
 __all__ = ["TrainingResult", "train_policy"]

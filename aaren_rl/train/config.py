@@ -195,7 +195,7 @@ class RunConfig:
         """Whether the state of the mixer has a constant size, which truncated BPTT can carry."""
         import torch
 
-        from ..agents import DecisionModel
+        from ..agents.model.decision import DecisionModel
 
         with torch.device("meta"):
             return DecisionModel(self.model(1, 1, 1)).trunk.mixer.constant_state

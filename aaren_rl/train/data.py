@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..agents.model.scaling import Scaling
-from ..agents.model.trunk import TrunkState
+from ..agents.model.decision import Scaling, TrunkState
 from ..agents.scan.rows import each, tensors
 from ..base.errors import DataError
 from ..base.fields import AUTO, RETURN_SCALE

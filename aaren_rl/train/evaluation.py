@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..agents import DecisionModel, Policy
+from ..agents.model.decision import DecisionModel
+from ..agents.policy.policy import Policy
 from ..envs import D4RLTask, Episodes, get_task
 from ..envs.local.behavior import mode_returns
 from ..evaluate.held_out import action_error

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..agents import DecisionModel
+from ..agents.model.decision import DecisionModel
 from .config import OptimizerConfig
 
 # Coefficients of the quintic iteration that brings singular values near 1 in the fewest products (Jordan et al. 2024).

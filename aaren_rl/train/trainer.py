@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import Block, DecisionModel, Encoded, ReturnEstimate, expectile_loss, kernels
-from ..agents.model.decision import MAX_EXPECTILE
+from ..agents.kernels import available
+from ..agents.mixers.rsa import Encoded
+from ..agents.model.decision import MAX_EXPECTILE, Block, DecisionModel, ReturnEstimate, expectile_loss
 from ..base.errors import CheckpointError, NumericsError, one_line
 from ..policies.folder import SavedPolicy
 from .config import OptimizerConfig, RunConfig
@@ -92,7 +93,7 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
-            on_device = alone_on_a_gpu and self.model.trunk.mixer.capturable and kernels.available("triton")
+            on_device = alone_on_a_gpu and self.model.trunk.mixer.capturable and available("triton")
         self.on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):

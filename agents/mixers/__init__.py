@@ -1,4 +1,4 @@
-"""Token mixers, one file each, with one contract. B is the batch, N tokens, C channels:
+"""Token mixers with one contract. B is the batch, N tokens, C channels:
 
     mixer    = MIXERS[name].build(MixerConfig(width, heads, dropout, forget_gate, rems))
     y, state = mixer(x, state=None, starts=, keep=, lengths=)    x (B, N, C) -> y (B, N, C): all tokens in parallel
@@ -22,8 +22,7 @@ added from a module of a user's own, `--register MODULE`.
 from .aaren import Aaren
 from .attention import Attention
 from .base import Mixer
-from .gru import GRU
-from .mingru import MinGRU
+from .gru import GRU, MinGRU
 from .rsa import RSA, AarenRSA
 
 MIXERS: dict[str, type[Mixer]] = {

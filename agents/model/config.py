@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..mixers.tree import TreeConfig
 
 
+BLOCKS, ACTIVATIONS = ("post-norm", "pre-norm"), ("gelu", "gelu-tanh", "relu")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Everything that decides the model's shape; stored with its weights.
@@ -76,7 +79,6 @@ class ModelConfig:
         """Raises ValueError naming the field that does not fit."""
         from ..mixers import MIXERS  # with torch
         from ..mixers.base import check_heads
-        from .trunk import check_names
 
         check_limits(self)
         check_names(self.mixer, self.block, self.activation)
@@ -103,3 +105,13 @@ class ModelConfig:
         from ..mixers.tree import TreeConfig  # with torch
 
         return TreeConfig(self.tree_budget, self.tree_sampler) if self.mixer == "tree" else None
+
+
+def check_names(mixer: str, block: str, activation: str) -> None:
+    """Raises ValueError where one is not known."""
+    from ..mixers import MIXERS  # with torch
+
+    known = (("mixer", mixer, MIXERS), ("block", block, BLOCKS), ("activation", activation, ACTIVATIONS))
+    for what, name, allowed in known:
+        if name not in allowed:
+            raise ValueError(f"{what} {name!r} is not one of {', '.join(allowed)}")

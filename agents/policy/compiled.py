@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..mixers.base import StepWeights
 from ..mixers.rsa import GatedEncoding, Recurrence
-from ..model.decision import DecisionModel
-from ..model.scaling import Array, Scaling, Step, to_array
-from ..model.trunk import Block
+from ..model.decision import Array, Block, DecisionModel, Scaling, Step, to_array
 from ..scan.state import STATE_DTYPE
 
 

@@ -31,12 +31,12 @@ Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (
 import torch
 from torch import Tensor
 
-from .. import kernels
+from ..kernels import TYPES, choose
 from .fused import fused_scan
 from .parallel import PARALLEL, Stretches
 from .state import STATE_DTYPE, ScanState, combine, fade, keep_where, make_leaves, without_gradient_in_m
 
-METHODS = ("auto", "sequential", *PARALLEL, *kernels.TYPES)
+METHODS = ("auto", "sequential", *PARALLEL, *TYPES)
 
 
 def prefix_scan(
@@ -81,10 +81,10 @@ def prefix_scan(
     if log_decay is not None:
         log_decay = _without_effectless(log_decay, scores, mask, starts)
     if method == "auto":
-        method = kernels.choose(scores, values)
+        method = choose(scores, values)
     if method == "sequential":
         return _sequential(scores, values, state, mask, starts, log_decay)
-    if method in kernels.TYPES:
+    if method in TYPES:
         return fused_scan(method, scores, values, state, mask, starts, log_decay)
     return _parallel(method, scores, values, state, mask, starts, log_decay)
 

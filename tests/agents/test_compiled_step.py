@@ -10,7 +10,7 @@ from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import AarenRSA, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
-from aaren_rl.agents.model.scaling import Scaling, Step
+from aaren_rl.agents.model.decision import Scaling, Step
 from aaren_rl.agents.policy.compiled import CompiledStep, PlainStep, Stepper, can_compile
 
 SHAPES = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
-from aaren_rl.agents.model.scaling import middle_and_half
+from aaren_rl.agents.model.decision import middle_and_half
 from aaren_rl.agents.scan.rows import state_bytes
 
 OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0

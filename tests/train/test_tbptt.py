@@ -12,7 +12,7 @@ from torch import Tensor
 from windows import LENGTHS, generator, make_data
 
 from aaren_rl.agents import DecisionModel, ModelConfig
-from aaren_rl.agents.model.trunk import TrunkState
+from aaren_rl.agents.model.decision import TrunkState
 from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
 from aaren_rl.train.data import Batch, Carried, TbpttSampler, settle_context
 from aaren_rl.train.trainer import Trainer, mean_error

@@ -9,8 +9,7 @@ from scan_checks import matrices
 from torch import Tensor
 
 from aaren_rl.agents import ModelConfig
-from aaren_rl.agents.mixers.recurrence import scan
-from aaren_rl.agents.mixers.rsa import GatedEncoding, Regular, RemConfig, parse_counts
+from aaren_rl.agents.mixers.rsa import GatedEncoding, Regular, RemConfig, parse_counts, scan
 
 # k1 to k6, dilation, largest power: every kind alone and beside others, masks within a block, at its border, beyond it.
 CASES = [

@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
 from aaren_rl.agents.mixers.base import MixerConfig
-from aaren_rl.agents.mixers.gru import GRU
-from aaren_rl.agents.mixers.mingru import MinGRU
-from aaren_rl.agents.model.trunk import BLOCKS, Dropout
+from aaren_rl.agents.mixers.gru import GRU, MinGRU
+from aaren_rl.agents.model.decision import Dropout, PreNormBlock
 
 WIDTH, HEADS = 16, 4
 every_mixer = pytest.mark.parametrize("name", MIXERS)
@@ -195,7 +194,7 @@ def test_aaren_under_bfloat16_autocast(way):
     torch.testing.assert_close(state.output(), exact.output(), rtol=0, atol=3 * 2**-9 * largest)
 
 
-@pytest.mark.parametrize("block", BLOCKS.values())
+@pytest.mark.parametrize("block", [Block, PreNormBlock])
 @pytest.mark.parametrize("silent", ["mixer", "mlp"])
 def test_dropout_after_the_mixer_and_after_the_mlp(block, silent):
     torch.manual_seed(0)

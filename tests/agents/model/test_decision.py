@@ -11,7 +11,7 @@ from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
-from aaren_rl.agents.model.scaling import Step
+from aaren_rl.agents.model.decision import Step
 from aaren_rl.agents.policy.compiled import CompiledStep
 
 OBSERVATION, ACTION = 5, 2
