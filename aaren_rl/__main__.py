@@ -1,16 +1,19 @@
 """`aaren-rl COMMAND ...`, the same as `python -m aaren_rl COMMAND ...`."""
 
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from io import TextIOWrapper
 
 from ._version import __version__
-from .base.process import did_you_mean, start
+from .base.errors import did_you_mean
 
 COMMANDS = {  # name -> its module, what it does
-    "train": ("train", "train an agent offline and score it"),
-    "evaluate": ("evaluate.evaluate", "score a trained policy"),
+    "train": ("train.config", "train an agent offline and score it"),
+    "evaluate": ("evaluate", "score a trained policy"),
     "export": ("export.export", "write a trained policy as an ONNX file that runs without PyTorch"),
-    "compare": ("compare.compare", "train and score agents over several seeds, and write a report"),
+    "compare": ("compare", "train and score agents over several seeds, and write a report"),
     "datasets": ("datasets", "list, describe, verify, download and convert datasets"),
     "collect": ("collect", "record episodes of trained policies as a dataset"),
     "sweep": ("sweep", "train a grid of runs"),
@@ -22,6 +25,23 @@ COMMANDS = {  # name -> its module, what it does
 def module_of(command: str) -> str:
     """The name of a command's module, whose `main` runs it."""
     return f"aaren_rl.{COMMANDS[command.replace('_', '-')][0]}"
+
+
+def start(module: str, argv: Sequence[str] | None = None) -> int:
+    """Imports the module of a command, such as "aaren_rl.train", and runs its `main`; returns its exit code.
+
+    An interrupt during its imports, which take seconds, prints no traceback.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it
+            setattr(sys, name, open(os.devnull, "w"))
+    if isinstance(sys.stdout, TextIOWrapper):  # in ASCII, where file names may be more
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return int(import_module(module).main(argv))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

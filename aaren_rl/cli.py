@@ -1,4 +1,4 @@
-"""The parts that commands share: the parser, devices, signals."""
+"""The parts that commands share: the parser, how errors end a command, devices, signals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
-from .base.errors import UsageError, one_line
+from .base.errors import PeerError, UsageError, did_you_mean, explain, one_line
 from .base.fields import AUTO, RETURN
-from .base.process import did_you_mean, run_command
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
@@ -83,6 +82,46 @@ def run(parser: Parser, command: Callable[[argparse.Namespace], int], argv: Sequ
     """Parses the command line and runs the command; returns the exit code of `run_command`."""
     arguments = parser.parse_args(argv)
     return run_command(lambda: command(arguments), debug=arguments.debug)
+
+
+def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
+    """Runs a command; an error becomes one line on standard error and an exit code.
+
+    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
+    bug in the package itself. With `debug` the error is raised, with its traceback.
+    """
+    failed: list[threading.ExceptHookArgs] = []
+    print_traceback = threading.excepthook
+    if not debug:  # a thread's error, as TensorBoard's on a full disk, is the command's
+        threading.excepthook = failed.append
+    try:
+        code = command()
+        sys.stdout.flush()
+        if failed and failed[0].exc_value is not None:
+            raise failed[0].exc_value
+        return code
+    except BrokenPipeError:  # the reader of the output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
+        return 141  # a shell's exit code for SIGPIPE, which not every system has
+    except (Exception, KeyboardInterrupt) as error:  # also unexpected errors: a traceback helps no user
+        if debug:
+            raise
+        if _is_interrupt(error):
+            print("interrupted", file=sys.stderr)
+            return 130
+        message, code = explain(error)
+        if not isinstance(error, PeerError):
+            print(f"error: {message}", file=sys.stderr)
+        return code
+    finally:
+        threading.excepthook = print_traceback
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is Ctrl-C, or follows from it, as an ImportError does where it came while a module was loaded."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:

@@ -24,10 +24,9 @@ from typing import Any
 
 import yaml
 
-from .base.errors import AarenRLError, CheckpointError, UsageError, one_line
+from .base.errors import AarenRLError, CheckpointError, UsageError, explain, one_line
 from .base.fields import COUNT, GPUS, read
-from .base.files import check_place, read_small
-from .base.process import core_count, explain
+from .base.files import check_place, core_count, read_small
 from .cli import Parser, StopRequest, progress_bar, run, split_at_dashes
 from .train.config import Request, UniqueKeys, differences, make_parser, make_request, read_config, settings_of
 from .train.folder import holds_training, is_finished, read_metrics
@@ -182,11 +181,9 @@ def train_one(request: Request, folder: str) -> Outcome:
         for stream in (1, 2):  # standard output and error, of libraries too
             os.dup2(log.fileno(), stream)
     try:
-        from .train.run import run_training
-        from .train.trainer import keep_freed_memory
+        from .train.run import train
 
-        keep_freed_memory()
-        return run_training(replace(request, resume=holds_training(request.folder))), "ended by a signal"
+        return train(replace(request, resume=holds_training(request.folder))), "ended by a signal"
     except KeyboardInterrupt:
         return ENDED, "interrupted"
     except Exception as error:  # whatever it is, the others go on

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box
 
 from ..base.errors import SimulationError, one_line
-from ..base.process import core_count
+from ..base.files import core_count
 from .data.columns import narrowed
 from .data.episodes import Episode, Episodes, join
 from .tasks.environment import RAISED, close_env, make_env, told

@@ -33,7 +33,7 @@ def arguments(data: Path, out: Path, *more: str) -> list[str]:
 
 def quick(out: Path, data: Path | str, options: str = "", agent: str = "decision-aaren") -> Path:
     """Trains for 6 updates, or as the options say, with an evaluation every 3; the run's folder."""
-    from aaren_rl.train import main
+    from aaren_rl.train.config import main
 
     small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 6 --warmup-updates 1 --steps-per-update 160"
     scored = "--threads 1 --eval-every 3 --eval-episodes 1 --final-episodes 1"
@@ -44,7 +44,7 @@ def quick(out: Path, data: Path | str, options: str = "", agent: str = "decision
 def train_before(line: list[str], left: int = 0) -> None:
     """Trains what is missing of a comparison in this process, which imports nothing again, all but the last `left`."""
     from aaren_rl.cli import split_at_dashes
-    from aaren_rl.compare.compare import _jobs, make_parser
+    from aaren_rl.compare import _jobs, make_parser
     from aaren_rl.train.run import run_training
 
     own, settings = split_at_dashes(line)

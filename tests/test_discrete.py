@@ -19,15 +19,15 @@ from policies import (
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
 from aaren_rl.envs.data.files import write_hdf5
-from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.evaluate.held_out import HeldOut, action_error
-from aaren_rl.evaluate.play import EpisodePlan, score_policy
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate.play import EpisodePlan, action_error, score_policy
 from aaren_rl.export import export as exporting
 from aaren_rl.export.export import main as export
 from aaren_rl.import_weights import main as import_weights
+from aaren_rl.policies.card import HeldOut
 from aaren_rl.policies.folder import make_policy as policy_of
-from aaren_rl.train import main as train
 from aaren_rl.train.config import RunConfig, make_config
+from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData
 from aaren_rl.train.trainer import Trainer, mean_error
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from aaren_rl import load_policy
 from aaren_rl.agents import MIXERS, Aaren, Policy
-from aaren_rl.compare.compare import main as compare
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.compare import main as compare
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.export.export import TOLERANCE, check
 from aaren_rl.export.export import main as export
 from aaren_rl.policies.table import AGENTS
@@ -70,7 +70,7 @@ def test_the_page_shows_this_module():
 
 
 def test_an_agent_that_nobody_registered_is_refused(hopper_file, tmp_path, capsys):
-    from aaren_rl.train import main as train
+    from aaren_rl.train.config import main as train
 
     assert train(f"--env hopper-medium --source {hopper_file} --out {tmp_path} --agent decision-fading".split()) == 2
     assert "agent: 'decision-fading' is not one of decision-aaren, " in capsys.readouterr().err

@@ -1,9 +1,15 @@
-"""The errors of the project, with exit codes."""
+"""The errors of the project, with exit codes, and what a user sees of any error."""
 
 import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 # Error numbers of a full disk, a quota or a limit on file sizes.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SMALLER = (
+    "use smaller batches: --steps-per-update, --context-length, --tbptt-length or --width in training, --episodes in "
+    "evaluation"
+)
 
 
 def printable(text: str) -> str:
@@ -86,3 +92,26 @@ def one_line(text: object, limit: int = 200) -> str:
     except Exception:  # an error of the user's own may have no text
         said = type(text).__name__
     return "".join(c for c in " ".join(said.split()) if c.isprintable())[:limit]
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """The line that a user sees for an error, and the exit code."""
+    if isinstance(error, AarenRLError):
+        return str(error), error.exit_code
+    said = one_line(error, 300)
+    # torch raises a subclass of RuntimeError on a GPU, and a plain RuntimeError on the CPU.
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch):
+        return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or said or type(error).__name__
+        way_out = "free disk space; saved files are intact" if error.errno in DISK_FULL else "--debug shows where"
+        return f"{where}{reason}; {way_out}", ResourcesError.exit_code
+    return f"{type(error).__name__}: {said}; this is a bug in aaren-rl: please report it with the output of --debug", 1
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known name, or nothing if none is near."""
+    near = get_close_matches(given, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""

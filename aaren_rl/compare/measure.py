@@ -19,12 +19,10 @@ from torch.utils._pytree import tree_leaves
 from ..agents.policy.policy import Policy
 from ..base.errors import CheckpointError
 from ..base.fields import read
-from ..base.files import is_there, write_json
-from ..base.process import processor_name
-from ..evaluate.held_out import action_error, held_out_episodes
-from ..evaluate.play import EpisodePlan, score_policy
+from ..base.files import is_there, processor_name, write_json
+from ..evaluate.play import EpisodePlan, action_error, score_policy
 from ..evaluate.scores import Score
-from ..policies.card import PolicyCard, versions
+from ..policies.card import PolicyCard, held_out_episodes, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
 from ..policies.table import find_agent
 from ..train.folder import is_finished, read_metrics

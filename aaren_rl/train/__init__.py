@@ -1,12 +1,11 @@
-"""Training: `aaren-rl train`, and `train_policy` from Python."""
+"""Training. `train_policy` is `aaren-rl train` from Python."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -120,28 +119,6 @@ def train_policy(
     if (code := run_training(asked)) > 128:
         raise KeyboardInterrupt(f"stopped by signal {code - 128}; resume=True continues")
     return TrainingResult(asked.folder)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code."""
-    from ..cli import run
-    from .config import make_parser
-
-    return run(make_parser(), _train, argv)
-
-
-def _train(arguments: argparse.Namespace) -> int:
-    from .config import RunConfig, make_config, make_parser, make_request
-
-    if arguments.help_all:
-        agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
-        print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
-        return 0
-    from .run import run_training  # takes seconds, which --help need not wait for
-    from .trainer import keep_freed_memory
-
-    keep_freed_memory()
-    return run_training(make_request(arguments))
 
 
 def _saved(episodes: Episodes, env: str | None, out: Path) -> dict[str, Any]:

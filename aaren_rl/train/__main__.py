@@ -2,7 +2,7 @@
 
 import sys
 
-from ..base.process import start
+from ..__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(start("aaren_rl.train"))
+    sys.exit(main(["train", *sys.argv[1:]]))

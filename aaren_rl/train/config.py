@@ -7,17 +7,17 @@ The command line and config.yaml are built from the settings; `train_policy` and
 import argparse
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..agents.model.config import ModelConfig
-from ..base.errors import UsageError, one_line
+from ..base.errors import UsageError, did_you_mean, one_line
 from ..base.fields import (
     AUTO,
     BELOW_1,
@@ -39,8 +39,7 @@ from ..base.fields import (
     setting,
 )
 from ..base.files import read_small
-from ..base.process import did_you_mean
-from ..cli import Parser, import_registering, target_return
+from ..cli import Parser, import_registering, run, target_return
 from ..envs import find_task, is_own, task_name
 from ..envs.load import default_name, expand
 from ..envs.tasks.table import env_kwargs
@@ -476,3 +475,17 @@ def make_request(arguments: argparse.Namespace) -> Request:
     typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
     others = {item.name: given[item.name] for item in fields(Request) if item.name in given}
     return Request(typed, config_file=given.get("config"), **others)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    return run(make_parser(), _train, argv)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    if arguments.help_all:
+        agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
+        print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
+        return 0
+    # By name, now that the command line is right: it takes seconds, and stands on this module.
+    return int(import_module(f"{__package__}.run").train(make_request(arguments)))

@@ -33,8 +33,7 @@ from ..envs.data.episodes import (
     release,
     row_blocks,
 )
-from ..evaluate.held_out import READING, HeldOut, hold_out, if_moved
-from ..policies.card import DRAWN, return_words
+from ..policies.card import DRAWN, READING, HeldOut, hold_out, if_moved, return_words
 from .config import DataConfig, RunConfig
 
 LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares

@@ -24,9 +24,8 @@ from safetensors.numpy import load_file
 from tqdm import tqdm
 
 from ...base.errors import DataError, UsageError
-from ...base.files import alone, sha256
+from ...base.files import alone, core_count, sha256
 from ...base.files import cache_dir as cache_dir
-from ...base.process import core_count
 from ..data.episodes import Episode, Episodes, join, row_blocks
 from ..data.files import readable, write_hdf5, write_pin
 from ..simulation import begin, rollout, take

@@ -21,8 +21,8 @@ from aaren_rl.base.fields import COUNT, POSITIVE, SEED
 from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data.episodes import split
-from aaren_rl.evaluate.held_out import READING, HeldOut, action_error, hold_out
-from aaren_rl.policies.card import MARKS
+from aaren_rl.evaluate.play import action_error
+from aaren_rl.policies.card import MARKS, READING, HeldOut, hold_out
 from aaren_rl.policies.table import AGENTS, label, style
 from aaren_rl.train.config import D4RL_SCALE, RunConfig, make_config
 from aaren_rl.train.data import StepData, settle_context

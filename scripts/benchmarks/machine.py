@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from aaren_rl.base.process import processor_name
+from aaren_rl.base.files import processor_name
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from small_run import train_before
 from table1_cells import read_results
 
-from aaren_rl.compare.compare import main as compare
+from aaren_rl.compare import main as compare
 
 SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 100 --eval-episodes 1 --final-episodes 1"
 

@@ -16,7 +16,7 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather, write_results
 from aaren_rl.policies.folder import amend_card, read_card
-from aaren_rl.train import main as train
+from aaren_rl.train.config import main as train
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160 --threads 1".split()
 HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=(100.0, 54.43))

@@ -15,10 +15,11 @@ from synthetic import make_score
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.base.fields import read
 from aaren_rl.envs.data.episodes import Episodes
-from aaren_rl.evaluate import held_out
-from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.evaluate.held_out import HeldOut, action_error, hold_out
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate import play
+from aaren_rl.evaluate.play import action_error
 from aaren_rl.evaluate.scores import ActionError, Score, format_table
+from aaren_rl.policies.card import HeldOut, hold_out
 from aaren_rl.policies.folder import load_policy
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}
@@ -149,7 +150,7 @@ def test_options_that_do_not_go_together(tmp_path, capsys):
 
 def test_the_environment_is_made_before_the_held_out_error(trained_run, capsys, monkeypatch):
     """An environment that does not fit is refused before minutes of held-out episodes, not after."""
-    monkeypatch.setattr("aaren_rl.evaluate.evaluate.action_error", Mock(side_effect=AssertionError("too early")))
+    monkeypatch.setattr("aaren_rl.evaluate.action_error", Mock(side_effect=AssertionError("too early")))
     code, out, error = run_with(capsys, trained_run, "--held-out", "--env-id", "Pendulum-v1")
     assert code == 4 and "choose another environment" in error and out == ""
 
@@ -211,7 +212,7 @@ def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episo
 def test_it_does_not_matter_how_many_are_played_at_once(episodes, monkeypatch):
     policy = make_policy()
     together = action_error(policy, HeldOut(episodes, 0.5), LOW, HIGH)
-    monkeypatch.setattr(held_out, "AT_ONCE", 2)
+    monkeypatch.setattr(play, "HELD_OUT_AT_ONCE", 2)
     apart = action_error(policy, HeldOut(episodes), LOW, HIGH)
     np.testing.assert_allclose(apart.sums, together.sums, rtol=1e-6)
     assert together.floor == 0.5

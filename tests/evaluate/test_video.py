@@ -15,7 +15,7 @@ from synthetic import make_score
 from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import SimulationError
 from aaren_rl.envs.simulation import rollout
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.video import Video
 
 

@@ -26,7 +26,7 @@ from policies import (
 from aaren_rl import load_policy
 from aaren_rl.agents import ROLLOUTS, Policy
 from aaren_rl.base.errors import NumericsError
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.export import export as command
 from aaren_rl.export.export import TOLERANCE, check
 from aaren_rl.export.export import main as export

@@ -27,13 +27,12 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.base import files, process
-from aaren_rl.base.process import run_command
-from aaren_rl.cli import StopRequest
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.base import files
+from aaren_rl.cli import StopRequest, run_command
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import main as train
 from aaren_rl.train import trainer as training_module
+from aaren_rl.train.config import main as train
 from aaren_rl.train.folder import RunFolder, newest_whole, read_metrics
 from aaren_rl.train.trainer import Trainer
 
@@ -173,8 +172,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished, tmp_path):
 
 STUCK = """
 import sys, time
-from aaren_rl.cli import StopRequest
-from aaren_rl.base.process import run_command
+from aaren_rl.cli import StopRequest, run_command
 
 def command():
     with StopRequest() as stop:
@@ -497,11 +495,11 @@ def test_a_callers_handler_of_a_signal_stays():
 
 
 def test_the_number_of_cores_follows_the_quota(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "_own_groups", lambda: [tmp_path])
+    monkeypatch.setattr(files, "_own_groups", lambda: [tmp_path])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     for quota, cores in (("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("damaged", 8)):
         (tmp_path / "cpu.max").write_text(quota)
-        assert process.core_count() == cores
+        assert files.core_count() == cores
 
 
 def test_an_interrupt_while_a_module_loads_is_one(capsys):

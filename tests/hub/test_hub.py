@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from aaren_rl import load_policy
 from aaren_rl.base.errors import CheckpointError, UsageError
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.hub import main, model_card, read_scores, save_pretrained
 from aaren_rl.policies.folder import read_card
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from aaren_rl import load_policy
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.envs import load_episodes
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.import_weights import import_model, main
 from aaren_rl.policies.folder import read_card
 

@@ -8,10 +8,9 @@ from small_run import ROOT
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.base.errors import UsageError
-from aaren_rl.evaluate.evaluate import make_parser as evaluate_parser
+from aaren_rl.evaluate import make_parser as evaluate_parser
 from aaren_rl.policies.table import AGENTS
 from aaren_rl.sweep import read_grid
-from aaren_rl.train import main as train
 from aaren_rl.train.config import (
     SETTINGS,
     RunConfig,
@@ -23,6 +22,7 @@ from aaren_rl.train.config import (
     settings_of,
     to_yaml,
 )
+from aaren_rl.train.config import main as train
 from aaren_rl.train.config import make_parser as train_parser
 
 CONFIGS = ROOT / "configs"

@@ -15,9 +15,9 @@ from small_run import folder, records, wait_for_updates
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.base.errors import UsageError
-from aaren_rl.train import main as train
 from aaren_rl.train import ranks
 from aaren_rl.train.config import CONTEXTS
+from aaren_rl.train.config import main as train
 from aaren_rl.train.data import TbpttSampler, part
 from aaren_rl.train.folder import newest_whole
 

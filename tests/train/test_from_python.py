@@ -19,7 +19,7 @@ from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import main as train
+from aaren_rl.train.config import main as train
 
 SMALL: dict[str, Any] = {
     "env": "hopper-medium", "width": 16, "layers": 1, "heads": 2, "updates": 4, "warmup_updates": 1, "threads": 1,

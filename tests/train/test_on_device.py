@@ -11,7 +11,7 @@ from aaren_rl.agents import Policy
 from aaren_rl.train import trainer as trainer_module
 from aaren_rl.train.config import build_config
 from aaren_rl.train.data import StepData
-from aaren_rl.train.evaluation import acting_policy
+from aaren_rl.train.run import acting_policy
 from aaren_rl.train.trainer import Trainer
 
 UPDATES = 8  # more of a size than are made before it is recorded

@@ -21,9 +21,9 @@ from aaren_rl.base.errors import AarenRLError
 from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
 from aaren_rl.envs.data.files import read_file, write_hdf5
-from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.evaluate.held_out import all_episodes
-from aaren_rl.train import main as train
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.policies.card import all_episodes
+from aaren_rl.train.config import main as train
 
 SMALL: dict[str, Any] = {
     "width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "threads": 1, "steps_per_update": 160,

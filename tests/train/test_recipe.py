@@ -24,13 +24,13 @@ from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.data.episodes import split
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.local.behavior import mode_returns
-from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.evaluate.held_out import all_episodes
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.scores import Score
+from aaren_rl.policies.card import all_episodes
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import evaluation
+from aaren_rl.train import run as run_module
 from aaren_rl.train.data import StepData
-from aaren_rl.train.evaluation import return_bounds
+from aaren_rl.train.run import return_bounds
 from aaren_rl.train.trainer import fit_return
 
 
@@ -169,13 +169,13 @@ def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_r
 def test_what_a_local_set_returns(tmp_path, monkeypatch, capsys):
     """Later evaluations score lower here, so that policy_best is the first one's."""
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
-    score_policy = evaluation.score_policy
+    score_policy = run_module.score_policy
 
     def worse(policy: Any, card: Any, plan: Any) -> list[Score]:
         found = score_policy(policy, card, plan)
         return [dataclasses.replace(score, normalized_score_mean=-float(card.updates)) for score in found]
 
-    monkeypatch.setattr(evaluation, "score_policy", worse)
+    monkeypatch.setattr(run_module, "score_policy", worse)
     run = quick(tmp_path, "auto", "--local-steps 3000 --draws best --draw-share 0.5")
     returns = np.sort(load_episodes("hopper-medium", "local", local_steps=3000).returns)
     mode = mode_returns(get_task("hopper-medium"))

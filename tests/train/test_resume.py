@@ -17,9 +17,8 @@ from aaren_rl.base.files import clear_leftovers
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import is_done, request_run
-from aaren_rl.train import evaluation
-from aaren_rl.train import main as train
 from aaren_rl.train import run as run_module
+from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config, settings_of
 from aaren_rl.train.folder import KEPT, add_checkpoint, checkpoint_files, newest_whole
 from aaren_rl.train.trainer import Trainer
@@ -96,7 +95,7 @@ def test_an_evaluation_that_fails_costs_no_updates(hopper_file, tmp_path, monkey
     """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
     whole, cut = (arguments(hopper_file, tmp_path / name) for name in ("whole", "cut"))
     assert train(whole) == 0
-    score, run = evaluation.score_policy, folder(tmp_path / "cut")
+    score, run = run_module.score_policy, folder(tmp_path / "cut")
 
     def failing(policy: Any, card: Any, plan: Any) -> Any:
         if card.updates == 20:
@@ -104,7 +103,7 @@ def test_an_evaluation_that_fails_costs_no_updates(hopper_file, tmp_path, monkey
         return score(policy, card, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "score_policy", failing)
+        patch.setattr(run_module, "score_policy", failing)
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
     saved = newest_whole(run / "checkpoints", {})

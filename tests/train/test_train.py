@@ -15,9 +15,9 @@ from small_run import arguments, folder, quick, records, wait_for_updates
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import main as train
+from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config
 from aaren_rl.train.folder import RunFolder, newest_whole
 from aaren_rl.train.trainer import Trainer

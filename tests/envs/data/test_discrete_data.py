@@ -22,8 +22,8 @@ from aaren_rl.envs.data.minari import write_minari
 from aaren_rl.envs.local import cartpole, tmaze
 from aaren_rl.envs.simulation import Recorder, begin, take
 from aaren_rl.envs.tasks.environment import make_env, own_task
-from aaren_rl.evaluate.evaluate import main as evaluate
-from aaren_rl.train import main as train
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.train.config import main as train
 
 N, START, CHOICES = 60, -1, 3
 ID = "test/odd/discrete-v0"

@@ -17,7 +17,7 @@ from aaren_rl.envs.local.behavior import (
     squashed_moments,
     weights_path,
 )
-from aaren_rl.evaluate.held_out import hold_out
+from aaren_rl.policies.card import hold_out
 
 TASK = get_task("hopper-medium-expert")
 POLICIES = (40_000, None, 380_000)

@@ -15,7 +15,7 @@ from policies import HOPPER, plain_policy
 from aaren_rl.envs import SimulationError, make_env, simulation
 from aaren_rl.envs.data.minari import read_minari
 from aaren_rl.envs.simulation import Recorder, Rollouts, rollout
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 
 Register = Callable[..., str]
 TARGET, ID = 3600.0, "me/hopper/aaren-v0"

@@ -23,7 +23,7 @@ from aaren_rl.envs import (
 )
 from aaren_rl.envs.local import behavior as local_sets
 from aaren_rl.envs.local.behavior import action_noise_variance
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import train_policy
 

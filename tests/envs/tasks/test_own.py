@@ -18,9 +18,9 @@ from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
 from aaren_rl.envs.tasks.environment import own_task
-from aaren_rl.evaluate.evaluate import main as evaluate
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import main as train
+from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
