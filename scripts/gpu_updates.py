@@ -40,10 +40,10 @@ STEPS, EPISODES, WIDTHS = 4000, 10, (11, 3, 1)  # of the data; its observations,
 @contextlib.contextmanager
 def as_on_a_gpu(launched: Callable[..., None]) -> Iterator[FakeTensorMode]:
     """Tensors are without memory and taken for a GPU's; `launched` is called in place of every launch by Triton."""
-    kernels.load("triton")
+    kernels.load("scan_triton")
     mode = FakeTensorMode()
     with (
-        mock.patch.object(kernels, "choose", lambda *_: "triton"),
+        mock.patch("aaren_rl.agents.scan.prefix.choose", lambda *_: "triton"),
         mock.patch("aaren_rl.agents.kernels.scan_triton._check", lambda *_: None),
         mock.patch.object(JITFunction, "run", launched),
         mock.patch.object(copy, "deepcopy", partial(deep_copy, copy.deepcopy)),

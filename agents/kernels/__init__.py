@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
+Tensors: TypeAlias = tuple[Tensor, ...]
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 TYPES = {
     "numba": (torch.float32, torch.float64, torch.bfloat16),
@@ -46,14 +47,9 @@ def choose(scores: Tensor, values: Tensor) -> str:
     return backend if available(backend) else "blocked"
 
 
-def load(name: str) -> ModuleType:
-    """The back end's module, with `forward` and `backward`; raises ImportError where its package is not installed."""
-    return load_kernels(f"scan_{name}")
-
-
 @functools.cache
-def load_kernels(name: str) -> ModuleType:
-    """The module of that name here, whose kernels need Numba or Triton."""
+def load(name: str) -> ModuleType:
+    """The module of that name here, such as "scan_numba"; raises ImportError where its package is not installed."""
     return importlib.import_module(f".{name}", __name__)
 
 
@@ -61,7 +57,7 @@ def load_kernels(name: str) -> ModuleType:
 def available(name: str) -> bool:
     """Whether the back end can be used; says once what it costs if not."""
     try:
-        load(name)
+        load(f"scan_{name}")
     except ImportError as error:
         warnings.warn(f"{name} cannot be used ({error}): plain torch is used instead, several times slower; "
                       f"pip install {name}", RuntimeWarning, stacklevel=4)  # fmt: skip
@@ -92,13 +88,13 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
     return decorate
 
 
-def _forgive(cache: Any) -> None:  # noqa: ANN401  Numba's
+def _forgive(cache: Any) -> None:  # Numba's
     """A damaged file in the cache is compiled again, and what cannot be written is not. None: Numba is turned off."""
     if cache is None:
         return
     load, save = cache.load_overload, cache.save_overload
 
-    def load_or_clear(*arguments: Any) -> Any:  # noqa: ANN401
+    def load_or_clear(*arguments: Any) -> Any:
         try:
             return load(*arguments)
         except Exception:  # unpickling damaged files raises any error
@@ -106,7 +102,7 @@ def _forgive(cache: Any) -> None:  # noqa: ANN401  Numba's
                 cache.flush()
             return None
 
-    def save_if_possible(*arguments: Any) -> None:  # noqa: ANN401
+    def save_if_possible(*arguments: Any) -> None:
         with suppress(OSError, EOFError):
             save(*arguments)
 

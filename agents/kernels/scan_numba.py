@@ -20,7 +20,7 @@ import torch
 from numba.extending import overload
 from torch import Tensor
 
-from . import Array, compiled
+from . import Array, Tensors, compiled
 
 Index: TypeAlias = npt.NDArray[np.int64]
 Arrays: TypeAlias = tuple[Array, ...]
@@ -29,25 +29,25 @@ EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 SHARED = 1 << 15  # elements from which a call is worth more than one thread
 
 
-def _widen(number: Any) -> Any:  # noqa: ANN401  a float, or bits in int16: Numba has no bfloat16
+def _widen(number: Any) -> Any:  # a float, or bits in int16: Numba has no bfloat16
     """In a kernel: the number itself, or the float32 with these bfloat16 bits."""
     raise NotImplementedError("compiled code only")
 
 
-def _narrow(number: Any, kept: Array) -> Any:  # noqa: ANN401
+def _narrow(number: Any, kept: Array) -> Any:
     """In a kernel: what to write for a float into `kept`: itself, or the bits of the nearest bfloat16."""
     raise NotImplementedError("compiled code only")
 
 
 @overload(_widen, strict=False)
-def _compiled_widen(number: Any) -> Callable[..., Any]:  # noqa: ANN401  Numba's types
+def _compiled_widen(number: Any) -> Callable[..., Any]:  # Numba's types
     if isinstance(number, numba.types.Integer):
         return lambda number: np.uint32(np.uint32(np.uint16(number)) << np.uint32(16)).view(np.float32)
     return lambda number: number
 
 
 @overload(_narrow, strict=False)
-def _compiled_narrow(number: Any, kept: Any) -> Callable[..., Any]:  # noqa: ANN401
+def _compiled_narrow(number: Any, kept: Any) -> Callable[..., Any]:
     if not isinstance(kept.dtype, numba.types.Integer):
         return lambda number, kept: number
 
@@ -155,25 +155,16 @@ def _backward(pieces: Index, group: int, given: Arrays, at: Index, stride: Index
 
 
 def forward(
-    scores: Tensor,
-    values: Tensor,
-    m: Tensor,
-    u: Tensor,
-    w: Tensor,
-    mask: Tensor,
-    starts: Tensor,
-    log_decay: Tensor | None,
-) -> tuple[Tensor, ...]:
+    state: Tensors, scores: Tensor, values: Tensor, mask: Tensor, starts: Tensor, log_decay: Tensor | None
+) -> Tensors:
     """Outputs (..., N, D), every position's weight for itself (..., N), and the state after the last, in float64.
 
     The outputs of bfloat16 values are float32: rounded, they would round the gradient of every earlier score.
 
     Args:
+        state: (m, u, w) before, (...), (...) and (..., D), float64.
         scores: (..., N), float32 or float64.
         values: (..., N, D), float32, float64 or bfloat16; any strides but the channels', which lie side by side.
-        m: (...), float64, as are u and w: the state before.
-        u: (...).
-        w: (..., D).
         mask: bool (..., N), False where a position does not count.
         starts: bool (..., N), True where a sequence begins.
         log_decay: (..., N), of the scores' type, 0 where a position does not count; None: there are no decays.
@@ -185,7 +176,7 @@ def forward(
     n, dim = values.shape[-2:]
     group, stretches, pieces = _cut(values, starts)
     # A stretch's own. What those after the first begin with is not read: they begin with a start.
-    m, u, w = (part.expand(stretches, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
+    m, u, w = (part.expand(stretches, *part.shape).clone(memory_format=torch.contiguous_format) for part in state)
     decays = flat[0][:0] if log_decay is None else flat[5]
     after = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
     arrays = (*flat[:4], decays), at, stride, (flat[4], weights.view(-1, n).numpy()), after
@@ -193,29 +184,19 @@ def forward(
     return outputs, weights, m[-1], u[-1], w[-1]
 
 
-def backward(
-    weights: Tensor,
-    values: Tensor,
-    outputs: Tensor,
-    d_outputs: Tensor,
-    g: Tensor,
-    c: Tensor,
-    starts: Tensor,
-    decays: bool,
-) -> tuple[Tensor, ...]:
+def backward(kept: Tensors, starts: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, decays: bool) -> Tensors:
     """Gradients of scores (..., N) and values (..., N, D), g (..., D) and c (...) before the first position, and
     gradients of log-decays (..., N), all but the first one's, or (0,).
 
     Args:
-        weights: (..., N), float64, from `forward`.
-        values: (..., N, D), as `forward` takes them.
-        outputs: (..., N, D), from `forward`.
+        kept: values (..., N, D), as `forward` takes them, and its outputs (..., N, D) and weights (..., N).
+        starts: bool (..., N).
         d_outputs: (..., N, D), of the values' type, channels side by side.
         g: (..., D), float64, after the last position; `scan/fused.py` says what it is.
         c: (...), float64, likewise.
-        starts: bool (..., N).
         decays: whether their gradients are wanted.
     """
+    values, outputs, weights = kept
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype)
     d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
     d_values = torch.empty_like(values)
@@ -279,7 +260,7 @@ def _threads(parts: int, elements: int) -> int:
     return min(torch.get_num_threads(), parts) if elements >= SHARED else 1
 
 
-def _share(kernel: Callable[..., None], elements: int, pieces: Index, *others: Any) -> None:  # noqa: ANN401
+def _share(kernel: Callable[..., None], elements: int, pieces: Index, *others: Any) -> None:
     """Runs the kernel, which is compiled without Python's lock, over all pieces, on several threads if it pays."""
     threads = _threads(len(pieces), elements)
     own, *parts = np.split(pieces, [len(pieces) * k // threads for k in range(1, threads)])

@@ -45,6 +45,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
+from . import Tensors
+
 CHUNK = 64  # positions of a program
 TURN = 16  # positions whose channels a warp has in its registers, at most
 CARRIED = 32  # channels of a program that carries something from chunk to chunk
@@ -446,15 +448,8 @@ def scan_gradients(
 
 
 def forward(
-    scores: Tensor,
-    values: Tensor,
-    m: Tensor,
-    u: Tensor,
-    w: Tensor,
-    mask: Tensor,
-    starts: Tensor,
-    log_decay: Tensor | None,
-) -> tuple[Tensor, ...]:
+    state: Tensors, scores: Tensor, values: Tensor, mask: Tensor, starts: Tensor, log_decay: Tensor | None
+) -> Tensors:
     """As `scan_numba.forward`, of float32 scores and float32 or bfloat16 values; the weights are float32.
 
     Raises:
@@ -464,13 +459,13 @@ def forward(
     decays = log_decay is not None
     outputs = torch.empty_like(values, dtype=torch.float32)
     weights = torch.empty(scores.shape, dtype=torch.float32, device=values.device)
-    before = [part.contiguous() for part in (m, u, w)]
+    before = [part.contiguous() for part in state]
     after = [torch.empty_like(part) for part in before]
     given = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
     tensors, strides = _rows((*given, scores if log_decay is None else log_decay), values.dim() - 2)
     of_decays = tensors.pop(), *strides[15:]
     sizes = _sizes(tensors[1])
-    chunks, rows, dim = sizes["chunks"], m.numel(), sizes["DIM"]
+    chunks, rows, dim = sizes["chunks"], state[0].numel(), sizes["DIM"]
     own = [values.new_empty(rows, chunks, *more, dtype=torch.float32) for more in ((), (), (dim,))]
     begun = values.new_empty(rows, chunks, dtype=torch.int8)
     faded = torch.empty_like(own[0])
@@ -487,17 +482,9 @@ def forward(
     return outputs, weights, *after
 
 
-def backward(
-    weights: Tensor,
-    values: Tensor,
-    outputs: Tensor,
-    d_outputs: Tensor,
-    g: Tensor,
-    c: Tensor,
-    starts: Tensor,
-    decays: bool,
-) -> tuple[Tensor, ...]:
+def backward(kept: Tensors, starts: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, decays: bool) -> Tensors:
     """As `scan_numba.backward`."""
+    values, outputs, weights = kept
     weights, d_scores = weights.contiguous(), torch.empty_like(weights)
     d_decays = torch.empty_like(weights) if decays else weights.new_empty(0)
     d_values = torch.empty_like(values)
@@ -539,13 +526,13 @@ def _turn(sizes: dict[str, int], channels: int) -> int:
     return max(2, min(TURN, TURN * channels // sizes["CHANNELS"]))
 
 
-def _carry(kernel: Any, arguments: Sequence[Any], rows: int, *, dim: int, **sizes: int) -> None:  # noqa: ANN401
+def _carry(kernel: Any, arguments: Sequence[Any], rows: int, *, dim: int, **sizes: int) -> None:
     channels = min(CARRIED, triton.next_power_of_2(dim))
     grid = (rows, triton.cdiv(dim, channels))
     launch(kernel, grid, *arguments, **sizes, DIM=dim, CHANNELS=channels, CHUNK=CHUNK, TURN=TURN)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 1, **sizes: Any) -> None:  # noqa: ANN401  as Triton takes them
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 1, **sizes: Any) -> None:
     """Launches a kernel; a product and a sum may be one instruction, and Triton 3.9 warns where that is not said."""
     kernel[grid](*arguments, **sizes, num_warps=num_warps, enable_fp_fusion=True)
 

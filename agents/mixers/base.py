@@ -74,7 +74,7 @@ class Mixer(RowModule):
 
     DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "capturable")
 
-    def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
+    def __init_subclass__(cls, **keywords: Any) -> None:  # Python's own
         super().__init_subclass__(**keywords)
         for name in Mixer.DECLARED:
             if name not in vars(cls):

@@ -454,21 +454,14 @@ class Scaling:
     return_scale: float
     action_middle: Tensor
     action_half: Tensor
-    origin: npt.NDArray[np.float64] | None = None
+    origin: Array | None = None
 
     @staticmethod
-    def of(
-        mean: Tensor,
-        std: Tensor,
-        return_scale: float,
-        action_low: Tensor,
-        action_high: Tensor,
-        origin: npt.NDArray[np.float64] | None = None,
-    ) -> Scaling:
-        """Of the mean and deviation (O,) of raw observations, and bounds (A,) of actions."""
+    def of(mean: Tensor, std: Tensor, scale: float, low: Tensor, high: Tensor, origin: Array | None = None) -> Scaling:
+        """Of the mean and deviation (O,) of raw observations, the scale of returns, and bounds (A,) of actions."""
         if origin is not None:
             mean = mean - torch.from_numpy(origin).to(mean.device)
-        return Scaling(mean.float(), std.float(), return_scale, *middle_and_half(action_low, action_high), origin)
+        return Scaling(mean.float(), std.float(), scale, *middle_and_half(low, high), origin)
 
     def from_origin(self, observation: Array) -> Array:
         """Raw observations (B, O) as float32."""

@@ -78,13 +78,7 @@ class BasePolicy(ABC):
         """Whether `reset` can begin episodes in some environments: not where the memory grows, as a cache does."""
         return True
 
-    def initial_state(
-        self,
-        batch_size: int,
-        target_return: Any = None,  # noqa: ANN401  what numpy converts
-        *,
-        seed: Any = 0,  # noqa: ANN401
-    ) -> PolicyState:
+    def initial_state(self, batch_size: int, target_return: Any = None, *, seed: Any = 0) -> PolicyState:
         """The state at the beginning of an episode with this target return.
 
         `target_return` is one number for all environments or one for each, (B,), in the environment's units; None: the
@@ -101,12 +95,7 @@ class BasePolicy(ABC):
         seeds = None if self.temperature is None else seeds_of(seed, batch)
         return PolicyState(0, wanted, None, self._new_memory(batch), seeds)
 
-    def reset(
-        self,
-        state: PolicyState,
-        indices: Any,  # noqa: ANN401
-        target_return: Any = None,  # noqa: ANN401
-    ) -> PolicyState:
+    def reset(self, state: PolicyState, indices: Any, target_return: Any = None) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
         Args:
@@ -132,7 +121,7 @@ class BasePolicy(ABC):
         previous = self._no_action(batch) if state.previous_action is None else state.previous_action
         return PolicyState(times, to_go, previous, self._memory_for_reset(state.memory), seeds)
 
-    def act(self, observation: Any, reward: Any, state: PolicyState) -> tuple[Array, PolicyState]:  # noqa: ANN401
+    def act(self, observation: Any, reward: Any, state: PolicyState) -> tuple[Array, PolicyState]:
         """The next action of every environment.
 
         Args:
@@ -152,8 +141,8 @@ class BasePolicy(ABC):
         # A copy: the caller may write to it.
         return action.copy(), after
 
-    def logits(self, observation: Any, reward: Any, state: PolicyState) -> tuple[npt.NDArray[np.float32], PolicyState]:  # noqa: ANN401
-        """The logits (B, n) of discrete actions in place of a choice; all else as `act`.
+    def logits(self, observation: Any, reward: Any, state: PolicyState) -> tuple[Array, PolicyState]:
+        """The logits (B, n), float32, of discrete actions in place of a choice; all else as `act`.
 
         Raises:
             ArgumentError: as `act`, or the actions are continuous.
@@ -162,7 +151,7 @@ class BasePolicy(ABC):
             raise ArgumentError("logits: are of discrete actions, and this policy's are continuous")
         return self._advance(observation, reward, state)
 
-    def select(self, state: PolicyState, rows: Any) -> PolicyState:  # noqa: ANN401
+    def select(self, state: PolicyState, rows: Any) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, to_go, previous, memory, seeds = self._checked(state)
         index = _rows("rows", rows, len(to_go))
@@ -174,12 +163,7 @@ class BasePolicy(ABC):
             None if seeds is None else seeds[index],
         )
 
-    def _advance(
-        self,
-        observation: Any,  # noqa: ANN401
-        reward: Any,  # noqa: ANN401
-        state: PolicyState,
-    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+    def _advance(self, observation: Any, reward: Any, state: PolicyState) -> tuple[Array, PolicyState]:
         """The actions or logits of the engine, and the new state, with the actions to take."""
         state = self._checked(state)
         batch = len(state.return_to_go)
@@ -217,7 +201,7 @@ class BasePolicy(ABC):
             return f"reward: the return-to-go that it leaves is not finite at step {times.min()}; no action follows"
         return f"the policy's action at step {times[np.argwhere(~np.isfinite(action))[0][0]]} is not finite"
 
-    def _checked(self, state: Any) -> PolicyState:  # noqa: ANN401  what a caller hands back, parts perhaps replaced
+    def _checked(self, state: Any) -> PolicyState:  # what a caller hands back, parts perhaps replaced
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
         timestep, to_go, previous, memory, seeds = state
@@ -247,34 +231,32 @@ class BasePolicy(ABC):
             return np.full(batch, self.action_start, np.int64)
         return np.zeros((batch, self.sizes[1]), np.float32)
 
-    def _targets(self, target_return: Any, count: int) -> npt.NDArray[np.float64]:  # noqa: ANN401
+    def _targets(self, target_return: Any, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return
         return targets(wanted, count, self.return_scale, infinite=self.estimates_maximum)
 
     @abstractmethod
-    def _new_memory(self, batch: int) -> Any:  # noqa: ANN401  the engine's own
+    def _new_memory(self, batch: int) -> Any:  # the engine's own
         """The memory before any step."""
 
     @abstractmethod
-    def _checked_memory(self, memory: Any) -> tuple[Any, int]:  # noqa: ANN401
+    def _checked_memory(self, memory: Any) -> tuple[Any, int]:
         """The memory as `_act` reads it, and B; raises ArgumentError if it is not this policy's."""
 
     @abstractmethod
-    def _memory_of(self, memory: Any, index: npt.NDArray[np.int64]) -> Any:  # noqa: ANN401
+    def _memory_of(self, memory: Any, index: npt.NDArray[np.int64]) -> Any:
         """The memory of the environments at `index`."""
 
-    def _memory_for_reset(self, memory: Any) -> Any:  # noqa: ANN401
+    def _memory_for_reset(self, memory: Any) -> Any:
         """The memory of environments that are from now on at different steps."""
         return memory
 
     @abstractmethod
-    def _act(
-        self, observed: Array, to_go: npt.NDArray[np.float64], state: PolicyState
-    ) -> tuple[npt.NDArray[np.float32], Any]:
+    def _act(self, observed: Array, to_go: Array, state: PolicyState) -> tuple[Array, Any]:
         """Actions (B, A), or logits (B, n), of observations (B, O) and returns-to-go (B,), and the memory after it."""
 
 
-def array(name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:  # noqa: ANN401
+def array(name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:
     """An array of this type and shape, from anything that numpy converts, or from a tensor on any device."""
     found: Array = value
     if type(value) is not np.ndarray or value.dtype != dtype:  # fast path: the conversion below takes microseconds
@@ -293,7 +275,7 @@ def array(name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = Non
     return found if found.flags.c_contiguous else found.copy()  # PyTorch takes no negative strides
 
 
-def integer(name: str, value: Any, limits: Range) -> int:  # noqa: ANN401
+def integer(name: str, value: Any, limits: Range) -> int:
     """An integer of this range."""
     try:
         number = operator.index(value)
@@ -304,7 +286,7 @@ def integer(name: str, value: Any, limits: Range) -> int:  # noqa: ANN401
     return number
 
 
-def check_temperature(value: Any, *, discrete: bool) -> None:  # noqa: ANN401
+def check_temperature(value: Any, *, discrete: bool) -> None:
     """Raises ArgumentError unless it is None, or a temperature for sampling discrete actions."""
     if value is None:
         return
@@ -316,7 +298,7 @@ def check_temperature(value: Any, *, discrete: bool) -> None:  # noqa: ANN401
         raise ArgumentError("temperature: needs discrete actions, but this policy has continuous ones; leave it out")
 
 
-def targets(value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:  # noqa: ANN401
+def targets(value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:
     """Target returns, one or (B,), as (B,): finite, also divided by the policy's return scale, as float32.
 
     "auto", in an array infinity, is the maximum achievable return, where the policy is able to: `infinite`.
@@ -341,21 +323,15 @@ def targets(value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True
     return np.broadcast_to(wanted, (batch,)).copy()
 
 
-def seeds_of(seed: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+def seeds_of(seed: Any, batch: int) -> npt.NDArray[np.int64]:
     """Seeds of a sampling policy, (B,), as they are or from one number s: s, s + 1, ..."""
     found = array("seed", seed, np.int64)
     # A copy: the caller's may change.
     return _from_0("seed", found + np.arange(batch) if found.shape == () else found.copy(), batch)
 
 
-def choose(
-    logits: npt.NDArray[np.floating[Any]],
-    start: int,
-    temperature: float | None,
-    seeds: npt.NDArray[np.int64] | None,
-    timestep: int | npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
-    """The actions (B,), from `start` on, for finite logits (B, n): the most likely, or a sample of softmax(logits / T).
+def choose(logits: Array, start: int, temperature: float | None, seeds: Array | None, timestep: int | Array) -> Array:
+    """The actions for logits (B, n), int64 (B,) from `start` on: the most likely, or samples of softmax(logits / T).
 
     A sample is argmax(logits / T + g) with Gumbel noise g (the Gumbel-max trick, Maddison et al. 2014). The noise of
     environment i depends only on its seed and time step.
@@ -387,7 +363,7 @@ def next_seeds(seeds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return (np.array(drawn, np.uint64) >> np.uint64(1)).astype(np.int64)
 
 
-def _as_array(value: Any) -> Array:  # noqa: ANN401
+def _as_array(value: Any) -> Array:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
@@ -396,14 +372,14 @@ def _finite(values: Array) -> bool:
     return math.isfinite(np.add.reduce(values, None)) or bool(np.isfinite(values).all())
 
 
-def _from_0(name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+def _from_0(name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:
     found = array(name, value, np.int64, (batch,))
     if (found < 0).any():
         raise ArgumentError(f"{name}: must be at least 0, not {found.min()}")
     return found
 
 
-def _rows(name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+def _rows(name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:
     """Indices of environments, (R,)."""
     found = array(name, value, np.int64)
     if _as_array(value).dtype == bool:  # True and False would be 1 and 0

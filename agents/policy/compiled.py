@@ -17,14 +17,14 @@ from ..scan.state import STATE_DTYPE
 class PlainStep:
     """`DecisionModel.step` of a model in evaluation mode, in units of the environment: `CompiledStep` equals it."""
 
-    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  what has a DecisionModel's `step`
+    def __init__(self, model: Any, scaling: Scaling) -> None:  # what has a DecisionModel's `step`
         self.model, self.scaling = model, scaling
 
-    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  the model's own
+    def initial_state(self, batch_size: int) -> Any:  # the model's own
         return self.model.initial_state(batch_size)
 
     @torch.no_grad()
-    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
+    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:
         """The actions (B, A), float32, and the new state; `begins` as in `DecisionModel.step`, bool (B,)."""
         started = None if begins is None else torch.tensor(begins, device=self.scaling.observation_mean.device)
         action, state = self.model.step(*self.scaling.to_model(step), state, started)
@@ -72,7 +72,7 @@ class CompiledStep:
             (config.heads, config.block == "pre-norm", config.activation == "gelu", config.discrete),
             encoding,
         )
-        self._step = kernels.load_kernels("step").step
+        self._step = kernels.load("step").step
         self._sizes = config.observation_dim, config.action_dim
         self._state = len(blocks), config.width + 2 * config.heads + int(encoding[2][-1])
         self._maxima = slice(config.width + config.heads, config.width + 2 * config.heads)

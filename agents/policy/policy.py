@@ -15,14 +15,13 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ...base.errors import ArgumentError
 from ...base.fields import CONTEXT
 from ..mixers.tree import TreeConfig, plant_trees
-from ..model.decision import DecisionModel, ModelStep, ReturnEstimate, ReturnRange, Scaling, Step, to_array
+from ..model.decision import Array, DecisionModel, ModelStep, ReturnEstimate, ReturnRange, Scaling, Step, to_array
 from ..scan.rows import batch_size, each, where
 from .base import BasePolicy, PolicyState, check_temperature
 from .compiled import CompiledStep, PlainStep, Stepper, can_compile
@@ -192,7 +191,7 @@ class Policy(BasePolicy):
         fresh = self._stepper.initial_state(batch)
         return Recurrent(fresh) if self.rollout == "recurrent" else Staggered(fresh, None)
 
-    def _checked_memory(self, memory: Any) -> tuple[Memory, int]:  # noqa: ANN401
+    def _checked_memory(self, memory: Any) -> tuple[Memory, int]:
         if not isinstance(memory, MEMORIES[self.rollout]):
             other = type(memory).__name__.lower()
             if other in MEMORIES:
@@ -200,7 +199,7 @@ class Policy(BasePolicy):
             raise ArgumentError(f"state: memory must be what act gave, not {other}; keep states by pickle, not JSON")
         return memory, batch_size(memory)
 
-    def _memory_of(self, memory: Memory, index: npt.NDArray[np.int64]) -> Memory:
+    def _memory_of(self, memory: Memory, index: Array) -> Memory:
         places = torch.from_numpy(index)
         return each(lambda parts: parts[0][places.to(parts[0].device)], [memory])  # type: ignore[no-any-return]
 
@@ -208,9 +207,7 @@ class Policy(BasePolicy):
         alone = isinstance(memory, Staggered) and memory.younger is None
         return Staggered(memory.older, memory.older) if alone else memory  # type: ignore[union-attr]
 
-    def _act(
-        self, observed: npt.NDArray[Any], to_go: npt.NDArray[np.float64], state: PolicyState
-    ) -> tuple[npt.NDArray[np.float32], Memory]:
+    def _act(self, observed: Array, to_go: Array, state: PolicyState) -> tuple[Array, Memory]:
         observed, previous = self.scaling.from_origin(observed), state.previous_action
         if self._max_return is not None and math.isinf(np.add.reduce(to_go)):
             to_go = np.where(np.isposinf(to_go), self._estimated(self._max_return, observed), to_go)
@@ -221,50 +218,44 @@ class Policy(BasePolicy):
             to_go = self.return_range.clamp(to_go, state.timestep)
         step, memory = Step(observed, to_go, state.timestep, previous), state.memory
         if isinstance(memory, Window):
-            return act_on_window(step, memory, self.model, self.scaling)
+            return self._act_on_window(step, memory)
         if isinstance(memory, Staggered):
-            return act_staggered(step, memory, self._stepper, self.context_length // 2, self.observation_mean.device)
+            return self._act_staggered(step, memory)
         action, after = self._stepper.step(step, memory.state, step.begins())
         return action, Recurrent(after)
 
     @torch.no_grad()
-    def _estimated(self, estimate: ReturnEstimate, observed: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def _estimated(self, estimate: ReturnEstimate, observed: Array) -> Array:
         """A return-to-go (B,) in the environment's units."""
         seen = torch.tensor(observed, device=self.scaling.observation_mean.device)
         scaled: Tensor = estimate(self.scaling.normalized(seen))
         return (scaled * self.return_scale).cpu().numpy()
 
+    def _act_staggered(self, step: Step, memory: Staggered) -> tuple[Array, Staggered]:
+        """Acts with the older state, which the younger replaces every K / 2 steps."""
+        (older, younger), stepper, half = memory, self._stepper, self.context_length // 2
+        if isinstance(step.timestep, np.ndarray):
+            turns = step.timestep % half == 0
+            older = where(torch.from_numpy(turns).to(self.observation_mean.device), younger, older)
+            action, older = stepper.step(step, older, step.begins())
+            return action, Staggered(older, stepper.step(step, younger, turns)[1])
+        fresh = step.timestep > 0 and step.timestep % half == 0
+        if fresh and younger is not None:
+            older = younger
+        action, older = stepper.step(step, older)
+        if fresh:
+            step, younger = step._replace(previous_action=None), stepper.initial_state(len(action))
+        if younger is not None:
+            _, younger = stepper.step(step, younger)
+        return action, Staggered(older, younger)
 
-def act_staggered(
-    step: Step, memory: Staggered, stepper: Stepper, half: int, device: torch.device
-) -> tuple[npt.NDArray[np.float32], Staggered]:
-    """Acts with the older state, which the younger replaces every `half` = K / 2 steps; `device` is the states'."""
-    older, younger = memory
-    if isinstance(step.timestep, np.ndarray):
-        turns = step.timestep % half == 0
-        older = where(torch.from_numpy(turns).to(device), younger, older)
-        action, older = stepper.step(step, older, step.begins())
-        return action, Staggered(older, stepper.step(step, younger, turns)[1])
-    fresh = step.timestep > 0 and step.timestep % half == 0
-    if fresh and younger is not None:
-        older = younger
-    action, older = stepper.step(step, older)
-    if fresh:
-        step, younger = step._replace(previous_action=None), stepper.initial_state(len(action))
-    if younger is not None:
-        _, younger = stepper.step(step, younger)
-    return action, Staggered(older, younger)
-
-
-@torch.no_grad()
-def act_on_window(
-    step: Step, memory: Window, model: DecisionModel, scaling: Scaling
-) -> tuple[npt.NDArray[np.float32], Window]:
-    """Acts with the model on the last K steps."""
-    window, place = memory.push(scaling.to_model(step))
-    # Where all environments are at one step, without the places that are empty yet: less work, and how many there are
-    # does not show in the last bits.
-    seen = step.timestep + 1 if isinstance(step.timestep, int) else None
-    actions, _ = model(*(part[:, :seen] for part in window))
-    newest = actions[torch.arange(len(place), device=place.device), place]
-    return to_array(scaling.actions(newest)), window
+    @torch.no_grad()
+    def _act_on_window(self, step: Step, memory: Window) -> tuple[Array, Window]:
+        """Acts with the model on the last K steps."""
+        window, place = memory.push(self.scaling.to_model(step))
+        # Where all environments are at one step, without the places that are empty yet: less work, and how many there
+        # are does not show in the last bits.
+        seen = step.timestep + 1 if isinstance(step.timestep, int) else None
+        actions, _ = self.model(*(part[:, :seen] for part in window))
+        newest = actions[torch.arange(len(place), device=place.device), place]
+        return to_array(self.scaling.actions(newest)), window

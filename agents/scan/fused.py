@@ -23,23 +23,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..kernels import TYPES, load
-from .state import STATE_DTYPE, ScanState
+from .state import STATE_DTYPE, ScanState, Tokens
 
 
-def fused_scan(
-    backend: str,
-    scores: Tensor,
-    values: Tensor,
-    state: ScanState | None,
-    mask: Tensor | None,
-    starts: Tensor | None,
-    log_decay: Tensor | None = None,
-) -> tuple[Tensor, ScanState]:
+def fused_scan(backend: str, tokens: Tokens, state: ScanState | None) -> tuple[Tensor, ScanState]:
     """`prefix_scan` by a back end of `kernels`; differentiable once.
 
     Raises:
         ImportError: the back end's package is not installed.
     """
+    scores, values, mask, starts, log_decay = tokens
     batch, dim = scores.shape[:-1], values.shape[-1]
     if state is None:
         state = ScanState.identity(tuple(batch), dim, device=values.device)
@@ -48,7 +41,7 @@ def fused_scan(
     mask = torch.ones((), dtype=torch.bool, device=scores.device) if mask is None else mask
     starts = torch.zeros((), dtype=torch.bool, device=scores.device) if starts is None else starts
     outputs, *last = _FusedScan.apply(  # type: ignore[no-untyped-call]
-        backend, scores, values, m, u, w, mask.expand(scores.shape), starts.expand(scores.shape), log_decay
+        backend, log_decay, scores, values, mask.expand(scores.shape), starts.expand(scores.shape), m, u, w
     )
     return outputs, ScanState(*last)
 
@@ -64,47 +57,37 @@ def _held(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 class _FusedScan(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  torch's own context
-        backend: str,
-        scores: Tensor,
-        values: Tensor,
-        m: Tensor,
-        u: Tensor,
-        w: Tensor,
-        mask: Tensor,
-        starts: Tensor,
-        log_decay: Tensor | None,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, backend: str, log_decay: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
+        scores, values, mask, starts, *state = given
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
         decay = None if log_decay is None else log_decay.to(dtype)
-        outputs, weights, *last = load(backend).forward(scores.to(dtype), held, m, u, w, mask, starts, decay)
+        outputs, weights, *last = load(f"scan_{backend}").forward(state, scores.to(dtype), held, mask, starts, decay)
         ctx.decay_dtype = None if log_decay is None else log_decay.dtype
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
-        ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
+        ctx.save_for_backward(values, weights, outputs, *state[1:], last[1], starts)
         ctx.mark_non_differentiable(last[0])  # m cancels in every ratio
         ctx.set_materialize_grads(False)
         return outputs.to(values.dtype), *last
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         d_outputs, _, d_last_u, d_last_w = gradients
         values, weights, outputs, u, w, last_u, starts = ctx.saved_tensors
         held = _held(values, ctx.held_dtype)
         d_outputs = _held(torch.zeros_like(held) if d_outputs is None else d_outputs, held.dtype)
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
-        decays = ctx.needs_input_grad[8]
-        given = weights, held, outputs, d_outputs, g, c, starts, decays
-        d_scores, d_values, g, c, d_decays = load(ctx.backend).backward(*given)
+        decays = ctx.needs_input_grad[1]
+        kept = held, outputs, weights
+        d_scores, d_values, g, c, d_decays = load(f"scan_{ctx.backend}").backward(kept, starts, d_outputs, g, c, decays)
         d_m = d_u = d_w = None
-        if decays or any(ctx.needs_input_grad[3:6]):
+        if decays or any(ctx.needs_input_grad[6:]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)
             d_u, d_w = -c * inverse, g * inverse.unsqueeze(-1)
             d_m = u * d_u + (w * d_w).sum(-1)
             if decays:  # the first one's: what it fades is the state before, whose m it adds to
                 d_decays[..., 0] = d_m
-        d_inputs = d_scores.to(ctx.scores_dtype), d_values.to(values.dtype), d_m, d_u, d_w
-        return None, *d_inputs, None, None, d_decays.to(ctx.decay_dtype) if decays else None
+        d_decay = d_decays.to(ctx.decay_dtype) if decays else None
+        return None, d_decay, d_scores.to(ctx.scores_dtype), d_values.to(values.dtype), None, None, d_m, d_u, d_w

@@ -34,7 +34,7 @@ from torch import Tensor
 from ..kernels import TYPES, choose
 from .fused import fused_scan
 from .parallel import PARALLEL, Stretches
-from .state import STATE_DTYPE, ScanState, combine, fade, keep_where, make_leaves, without_gradient_in_m
+from .state import STATE_DTYPE, ScanState, Tokens, combine, fade, keep_where, make_leaves, without_gradient_in_m
 
 METHODS = ("auto", "sequential", *PARALLEL, *TYPES)
 
@@ -80,13 +80,14 @@ def prefix_scan(
     starts = None if starts is None else starts.expand(*starts.shape[:-1], scores.shape[-1])
     if log_decay is not None:
         log_decay = _without_effectless(log_decay, scores, mask, starts)
+    tokens = Tokens(scores, values, mask, starts, log_decay)
     if method == "auto":
         method = choose(scores, values)
     if method == "sequential":
-        return _sequential(scores, values, state, mask, starts, log_decay)
+        return _sequential(tokens, state)
     if method in TYPES:
-        return fused_scan(method, scores, values, state, mask, starts, log_decay)
-    return _parallel(method, scores, values, state, mask, starts, log_decay)
+        return fused_scan(method, tokens, state)
+    return _parallel(method, tokens, state)
 
 
 def scan_step(
@@ -149,16 +150,9 @@ def _without_effectless(log_decay: Tensor, scores: Tensor, mask: Tensor | None, 
     return log_decay.masked_fill(without, 0.0)
 
 
-def _parallel(
-    method: str,
-    scores: Tensor,
-    values: Tensor,
-    state: ScanState | None,
-    mask: Tensor | None,
-    starts: Tensor | None,
-    log_decay: Tensor | None,
-) -> tuple[Tensor, ScanState]:
+def _parallel(method: str, tokens: Tokens, state: ScanState | None) -> tuple[Tensor, ScanState]:
     """By one of PARALLEL: all prefixes from no state on, and what the state adds to those of its sequence."""
+    scores, values, mask, starts, log_decay = tokens
     segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
     decay = None
     if log_decay is not None:
@@ -185,15 +179,9 @@ def _parallel(
     return outputs.to(values.dtype), combine(earlier.to(STATE_DTYPE), last)
 
 
-def _sequential(
-    scores: Tensor,
-    values: Tensor,
-    state: ScanState | None,
-    mask: Tensor | None,
-    starts: Tensor | None,
-    log_decay: Tensor | None,
-) -> tuple[Tensor, ScanState]:
+def _sequential(tokens: Tokens, state: ScanState | None) -> tuple[Tensor, ScanState]:
     """Token by token with `scan_step`. Only the state takes memory, unless autograd keeps that of every step."""
+    scores, values, mask, starts, log_decay = tokens
     if state is None:
         state = ScanState.identity(tuple(scores.shape[:-1]), values.shape[-1], device=values.device)
     state = state.to(STATE_DTYPE)

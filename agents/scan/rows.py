@@ -193,7 +193,7 @@ def where(chosen: Tensor, part: State, other: State) -> State:
     return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])
 
 
-def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
+def _size(state: State) -> Any:  # whatever can be compared
     """The properties that two states must share to be joined."""
     if isinstance(state, Tensor):
         return state.shape[1:]

@@ -51,6 +51,16 @@ class ScanState(NamedTuple):
         return ScanState(m, self.u.to(dtype), self.w.to(dtype))
 
 
+class Tokens(NamedTuple):
+    """The positions of a scan, as `prefix_scan` takes them; masks and starts with N as their last dimension."""
+
+    scores: Tensor
+    values: Tensor
+    mask: Tensor | None = None
+    starts: Tensor | None = None
+    log_decay: Tensor | None = None
+
+
 def combine(first: ScanState, second: ScanState) -> ScanState:
     """Join the states of two neighboring segments: the associative operator of section 3.2 and appendix B.
 

@@ -75,7 +75,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         if method == "triton" and device.type != "cuda":
             raise UsageError("--methods triton: its kernel is for CUDA devices; leave it out")
         try:
-            kernels.load(method)
+            kernels.load(f"scan_{method}")
         except ImportError as error:
             raise UsageError(f"--methods {method}: {error}; pip install {method}") from error
     batch, heads, dim = arguments.batch, arguments.heads, arguments.dim

@@ -77,7 +77,7 @@ def scan(
 def small(monkeypatch) -> None:
     """Chunks of 4 positions, 2 a turn, and carries of 4 chunks: the borders of long rows, in short ones."""
     for name, value in {"CHUNK": 4, "TURN": 2, "CARRIED": 2}.items():
-        monkeypatch.setattr(kernels.load("triton"), name, value)
+        monkeypatch.setattr(kernels.load("scan_triton"), name, value)
 
 
 @pytest.mark.parametrize("length", [1, 65, pytest.param(130, marks=pytest.mark.slow)])
@@ -186,7 +186,7 @@ def test_what_it_cannot_compute_is_refused(monkeypatch):
         scan(*random_inputs(4, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"computes in float32, not torch\.float64"):  # not rounded without a word
         scan(random_inputs(4)[0].double(), random_inputs(4)[1])
-    monkeypatch.setattr(kernels.load("triton"), "scan_outputs", None)  # outside the interpreter
+    monkeypatch.setattr(kernels.load("scan_triton"), "scan_outputs", None)  # outside the interpreter
     with pytest.raises(ValueError, match="needs a CUDA device, not cpu"):
         prefix_scan(*random_inputs(4), method="triton")
 
