@@ -29,16 +29,6 @@ def _key(state: np.uint64, key: int) -> np.uint64:
     return _mix(state + np.uint64(key) * GOLDEN + GOLDEN)
 
 
-@inlined
-def _level(tokens: int) -> int:
-    """floor(log2(tokens))."""
-    level = 0
-    while tokens > 1:
-        tokens >>= 1
-        level += 1
-    return level
-
-
 @compiled("contract", "reassoc", "nsz")
 def _align(query: Array, keys: Array, dim: int, plain: Array, featured: Array) -> None:
     """q . k of a block's sum of keys, (H, F), and the same of the features behind the first `dim` channels."""
@@ -53,10 +43,9 @@ def _align(query: Array, keys: Array, dim: int, plain: Array, featured: Array) -
 
 
 @inlined
-def _block(rows: int, start: int, tokens: int) -> int:
+def _block(start: int, tokens: int) -> int:
     """The place of a bud's sum among a sequence's; its number of tokens is a power of two."""
-    level = _level(tokens)
-    return rows - (rows >> level) + (start >> level)
+    return 2 * start + tokens - 1
 
 
 @inlined
@@ -150,14 +139,16 @@ def _sum_up(block: Array, share: Array, newest: Array, out: Array) -> None:
 
 
 @compiled("contract")
-def _halve(query: Array, keys: Array, dim: int, rows: int, own: int, fresh: int, buds: tuple[Array, ...]) -> int:
+def _halve(query: Array, keys: Array, dim: int, own: int, fresh: int, buds: tuple[Array, ...]) -> int:
     """Puts the halves of the bud in slot `own` into it, the right one, and into `fresh`; how many can be halved again.
 
     The right half stays in its parent's slot, so that the newest token stays in slot 0.
     """
     start, tokens, plain, featured = buds
-    half = 1 << _level(tokens[own] - 1)
-    _align(query, keys[_block(rows, start[own], half)], dim, plain[fresh], featured[fresh])
+    half = 1  # the largest power of two that leaves a rest
+    while 2 * half < tokens[own]:
+        half *= 2
+    _align(query, keys[_block(start[own], half)], dim, plain[fresh], featured[fresh])
     start[fresh], tokens[fresh] = start[own], half
     start[own], tokens[own] = start[own] + half, tokens[own] - half
     for h in range(query.shape[0]):
@@ -168,14 +159,14 @@ def _halve(query: Array, keys: Array, dim: int, rows: int, own: int, fresh: int,
 
 @compiled("contract")
 def _output(
-    values: Array, rows: int, total: Array, buds: tuple[Array, ...], count: int, work: tuple[Array, Array], out: Array
+    values: Array, total: Array, buds: tuple[Array, ...], count: int, work: tuple[Array, Array], out: Array
 ) -> None:
     """The output of algorithm 1, (H, D), from the first `count` buds; slot 0 holds the newest token's."""
     (start, tokens, plain, _), (shares, newest) = buds, work
     _share(plain, tokens, count, shares)
     newest[:], out[:] = total, 0.0
     for slot in range(1, count):
-        _sum_up(values[_block(rows, start[slot], tokens[slot])], shares[slot], newest, out)
+        _sum_up(values[_block(start[slot], tokens[slot])], shares[slot], newest, out)
     for h in range(out.shape[0]):
         for d in range(out.shape[1]):
             out[h, d] += shares[0, h] * newest[h, d]
@@ -183,7 +174,7 @@ def _output(
 
 @compiled("contract")
 def attend(
-    blocks: tuple[Array, Array, int],
+    blocks: tuple[Array, Array],
     asked: tuple[Array, ...],
     sampler: tuple[int, bool, float],
     seed: tuple[int, int],
@@ -194,7 +185,7 @@ def attend(
     """Attention of every query row R through T = terms of the tree's blocks.
 
     Args:
-        blocks: sums of keys (B * rows, H, F) and of values (B * rows, H, D), float64; rows = 2 M, places of a sequence.
+        blocks: sums of keys (B * 2 M, H, F) and of values (B * 2 M, H, D), float64; 2 M places a sequence.
         asked: of each row the first place of its sequence (R,); the scaled query (R, H, F); the sums of the keys
             (R, H, F) and of the values (R, H, D) of all tokens that it sees; their number l, T and P, (R,) each.
         sampler: the form of the masses; whether they are of the features' alignments, or of the plain ones; the mass of
@@ -204,7 +195,7 @@ def attend(
         sizes: (R, S), written: their tokens; 0 where there is no bud.
         out: (R, H, D), written.
     """
-    (keys, values, rows), (form, by_features, smallest) = blocks, sampler
+    (keys, values), (form, by_features, smallest) = blocks, sampler
     base, queries, key_totals, value_totals, lengths, terms, at_once = asked
     heads, dim, slots = queries.shape[1], values.shape[2], starts.shape[1]
     leaves = 2
@@ -234,9 +225,9 @@ def attend(
             _take(heap, leaves, wanted, at_once[r], _key(row_key, turn), picked)
             for i in range(wanted):
                 own, fresh = picked[i], count + i
-                expandable += _halve(queries[r], own_keys, dim, rows, own, fresh, buds) - 1
+                expandable += _halve(queries[r], own_keys, dim, own, fresh, buds) - 1
                 for slot in (own, fresh):
                     mass = _mass(form, start[slot], tokens[slot], length, alignment[slot], reference, smallest)
                     _put(heap, leaves, slot, mass)
             count, turn = count + wanted, turn + 1
-        _output(own_values, rows, value_totals[r], buds, count, work, out[r])
+        _output(own_values, value_totals[r], buds, count, work, out[r])

@@ -155,7 +155,7 @@ class TreeState(NamedTuple):
 
     Attributes:
         keys, values: sums of keys and their features (B, 2 M, H, F), and of values (B, 2 M, H, D), M a power of two and
-            at least `length`; the blocks of 2^h tokens lie in order from row 2 M - 2 M / 2^h on.
+            at least `length`; the block of c tokens that begins with token s is in row 2 s + c - 1, between its halves.
         key_total, value_total: sums over all tokens, (B, H, F) and (B, H, D).
         written: tokens that are in the shared memory, (B,), of this state or one that followed it.
         length: tokens in this state.
@@ -179,37 +179,26 @@ class TreeState(NamedTuple):
         """The tree with one more token, keys (B, H, F) and values (B, H, D): two blocks are written on average."""
         state = self._writable()
         for nodes, token in ((state.keys, keys), (state.values, values)):
-            nodes[:, self.length] = token.to(DTYPE)
-            level, position = 1, self.length
-            while position & 1:
-                position >>= 1
-                child = _row(nodes.shape[1], level - 1, 2 * position)
-                nodes[:, _row(nodes.shape[1], level, position)] = nodes[:, child] + nodes[:, child + 1]
-                level += 1
+            row, half = 2 * self.length, 1
+            nodes[:, row] = token.to(DTYPE)
+            while (self.length + 1) % (2 * half) == 0:
+                row -= half
+                nodes[:, row] = nodes[:, row - half] + nodes[:, row + half]
+                half *= 2
         state.written.fill_(self.length + 1)
         return state._replace(
             key_total=self.key_total + keys, value_total=self.value_total + values, length=self.length + 1
         )
 
     def _writable(self) -> TreeState:
-        rows = self.keys.shape[1]
-        full = 2 * self.length == rows
+        full = 2 * self.length == self.keys.shape[1]
         if not full and bool((self.written == self.length).all()):
             return self
-        keys, values = (_resized(nodes, rows * 2 if full else rows) for nodes in (self.keys, self.values))
+        keys, values = (
+            torch.cat([nodes, torch.zeros_like(nodes)], 1) if full else nodes.clone()
+            for nodes in (self.keys, self.values)
+        )
         return self._replace(keys=keys, values=values, written=self.written.clone())
-
-
-def _row(rows: int, level: int, position: int) -> int:
-    return rows - (rows >> level) + position
-
-
-def _resized(nodes: Tensor, rows: int) -> Tensor:
-    fresh, old = nodes.new_zeros(nodes.shape[0], rows, *nodes.shape[2:]), nodes.shape[1]
-    for level in range(old.bit_length() - 1):
-        begin, source, count = _row(rows, level, 0), _row(old, level, 0), old >> (level + 1)
-        fresh[:, begin : begin + count] = nodes[:, source : source + count]
-    return fresh
 
 
 @dataclass(frozen=True)
@@ -298,15 +287,15 @@ class TreeAttention(Mixer):
         Takes the scaled queries and the sums of the first l_n keys, with features (B, N, H, F), those of values
         (B, N, H, D), and l_n, (N,). Returns outputs (R, H, D), and every bud's first token and size, (R, S), 0: no bud.
         """
-        (batch, count), rows = queries.shape[:2], state.keys.shape[1]
-        base, seen = torch.arange(batch).repeat_interleave(count) * rows, lengths.repeat(batch)
+        batch, count = queries.shape[:2]
+        base, seen = torch.arange(batch).repeat_interleave(count) * state.keys.shape[1], lengths.repeat(batch)
         counts = (self.config.terms, self.config.at_once)
         terms, at_once = (torch.tensor([of(n) for n in seen.tolist()]) for of in counts)
         starts, sizes = (torch.empty(len(seen), int(terms.max()) + 1, dtype=torch.long) for _ in range(2))
         out = torch.empty(len(seen), *value_totals.shape[2:], dtype=DTYPE)
         of_rows = base, *(x.to(DTYPE).flatten(0, 1) for x in (queries, key_totals, value_totals)), seen, terms, at_once
-        kernels.load_kernels("tree_attention").attend(
-            (*(nodes.flatten(0, 1).numpy() for nodes in (state.keys, state.values)), rows),
+        kernels.load("tree_attention").attend(
+            tuple(nodes.flatten(0, 1).numpy() for nodes in (state.keys, state.values)),
             tuple(part.contiguous().numpy() for part in of_rows),
             (self.sampler.form, self.sampler.by_features, SMALLEST),
             self._seed,

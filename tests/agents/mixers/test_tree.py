@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents.kernels import load_kernels
+from aaren_rl.agents.kernels import load
 from aaren_rl.agents.mixers.attention import Attention
 from aaren_rl.agents.mixers.tree import SAMPLERS, TreeAttention, TreeConfig, TreeState, Uniform
 
-tree_attention = load_kernels("tree_attention")
+tree_attention = load("tree_attention")
 WIDTH, HEADS = 8, 2
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 
