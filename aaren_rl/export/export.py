@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     import onnx
 
 STEPS = 1000  # of the check
-TOLERANCE = 1e-4  # in units of half the action range, or of the largest logit of discrete actions, at least 1
+TOLERANCE = 1e-4  # in these units; of discrete actions, the largest logit or 1
+UNITS = ("half the action range", "the largest logit")
 
 DESCRIPTION = """\
 Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
@@ -103,12 +104,10 @@ def export(arguments: argparse.Namespace) -> int:
     card = dataclasses.replace(
         policy.card, rollout=policy.rollout, rollout_context=policy.context_length, weights=weights
     )
-    model, precision, unit = policy_graph(policy), "float32", "half the action range"
+    model, precision = policy_graph(policy), "float32"
     describe(model, card, precision=precision)
     difference = check(policy, as_policy(model), card, STEPS, TOLERANCE)
-    if policy.discrete:
-        unit = "the largest logit"
-    print(f"checked against PyTorch over {STEPS:,} steps: within {difference:.1e} of {unit}")
+    print(f"checked against PyTorch over {STEPS:,} steps: within {difference:.1e} of {UNITS[policy.discrete]}")
     if arguments.quantize is not None:
         model, precision = quantize(model), arguments.quantize
         describe(model, card, precision=precision)
@@ -132,23 +131,20 @@ def check(policy: Policy, exported: OnnxPolicy, card: PolicyCard, steps: int, to
     targets = np.array([target, target / 2] + [math.inf] * policy.estimates_maximum)
     policy = dataclasses.replace(policy, compiled=False)  # plain PyTorch operations
     state, other_state = policy.initial_state(len(targets), targets), exported.initial_state(len(targets), targets)
-    half: Any = policy.scaling.action_half.double().cpu().numpy()
-    largest, unit = 0.0, "half the action range"
+    unit: Any = policy.scaling.action_half.double().cpu().numpy()
+    largest, act = 0.0, "logits" if policy.discrete else "act"
     for step in range(steps):
         observation = rng.normal(card.observation_mean, card.observation_std, (len(targets), policy.sizes[0]))
         reward = rng.normal(0.0, card.return_scale / card.horizon, len(targets)) * (step > 0)
+        acted, state = getattr(policy, act)(observation, reward, state)
+        other, other_state = getattr(exported, act)(observation, reward, other_state)
         if policy.discrete:
-            acted, state = policy.logits(observation, reward, state)
-            other, other_state = exported.logits(observation, reward, other_state)
-            half, unit = np.maximum(1.0, np.abs(acted).max()), "the largest logit"
-        else:
-            acted, state = policy.act(observation, reward, state)
-            other, other_state = exported.act(observation, reward, other_state)
-        largest = float(np.maximum(largest, (np.abs(other - acted) / half).max()))  # of a NaN, NaN
+            unit = np.maximum(1.0, np.abs(acted).max())
+        largest = float(np.maximum(largest, (np.abs(other - acted) / unit).max()))  # of a NaN, NaN
         if not largest <= tolerance:
             raise NumericsError(
-                f"the exported policy differs from PyTorch at step {step} by {largest:.2g} of {unit}, more than "
-                f"{tolerance:g}; nothing was written"
+                f"the exported policy differs from PyTorch at step {step} by {largest:.2g} of "
+                f"{UNITS[policy.discrete]}, more than {tolerance:g}; nothing was written"
             )
         executed: Any = state.previous_action
         other_state = other_state._replace(previous_action=executed.copy())
