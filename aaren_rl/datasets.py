@@ -10,29 +10,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .base.errors import UsageError, printable
+from .base.errors import DataError, UsageError, printable
 from .base.fields import COUNT
 from .base.files import cache_dir, check_outputs, sha256, write_json, writing
 from .cli import Parser, aligned, import_registering, run
-from .envs import (
+from .envs.data import minari
+from .envs.data.episodes import Episodes, blocks, moments
+from .envs.data.files import SUFFIXES, pin_path, write_hdf5
+from .envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, default_name, load_one, minari_files
+from .envs.local.behavior import local_levels
+from .envs.tasks.table import (
     BUILT_IN,
     TASKS,
     D4RLTask,
-    DataError,
-    Episodes,
     LocalTask,
     Reference,
     find_task,
     get_task,
+    is_d4rl_scale,
     normalized_score,
 )
-from .envs.data import minari
-from .envs.data.columns import Limits
-from .envs.data.episodes import blocks, moments
-from .envs.data.files import SUFFIXES, pin_path, write_hdf5
-from .envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, default_name, load_one
-from .envs.local.behavior import local_levels
-from .envs.tasks.table import is_d4rl_scale
 from .policies.card import SOURCES
 
 DESCRIPTION = """\
@@ -41,7 +38,7 @@ Look after datasets. NAME is a file of yours, a task such as hopper-medium, or m
   aaren-rl datasets list
   aaren-rl datasets info hopper-medium --json numbers.json
   aaren-rl datasets verify hopper-medium mine.hdf5
-  aaren-rl datasets download hopper-medium --source minari
+  aaren-rl datasets download hopper-medium minari:mujoco/hopper/medium
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
 """
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
@@ -83,8 +80,7 @@ def make_parser() -> Parser:
     verify.add_argument("names", metavar="NAME", nargs="+", help="task, minari:ID or FILE.hdf5")
     add_reading(verify)
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
-    download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
-    download.add_argument("--source", choices=("d4rl", "minari"), default="d4rl", help="d4rl or minari [d4rl]")
+    download.add_argument("names", metavar="NAME", nargs="+", help="task (D4RL's file) or minari:ID")
     change = add("convert", _convert, "write a data set in D4RL's HDF5 layout or in Minari's")
     change.add_argument("source", metavar="SOURCE", help="a file, minari:ID or a task")
     change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
@@ -121,8 +117,7 @@ def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episod
     if of_minari and env_id is not None and arguments.work is not _convert:  # which writes it
         raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
     given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
-    limits = Limits(names=given.pop("columns", ()), **given)
-    reading = Reading(env_id=None if of_minari else env_id, limits=limits)
+    reading = Reading(env_id=None if of_minari else env_id, **given)
     task, episodes = load_one("data" if source.startswith(MINARI) else name, source, reading, plays=False)
     if episodes.source == "file":
         named = default_name(source) if name == "data" else name
@@ -136,7 +131,7 @@ def _list(arguments: argparse.Namespace) -> Iterable[str]:
     yield f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari"
     for task in map(get_task, (*TASKS, *BUILT_IN)):
         files, of_d4rl = data_files(task), isinstance(task, D4RLTask)
-        there = {kind: size_text(path.stat().st_size) for kind, path in files.items() if path.is_file()}
+        there = {kind.split(":")[0]: size_text(at.stat().st_size) for kind, at in files.items() if at.is_file()}
         if "d4rl" in there:
             there["d4rl"] += ", pinned" if pin_path(files["d4rl"]).is_file() else ", no pin"
         made = not isinstance(task, D4RLTask) or task.level in local_levels(task.family)
@@ -178,14 +173,7 @@ def _on_disk(name: str, source: str) -> dict[str, Path]:
     """The data sets of a name that lie on this machine: the file of each source, for `_load`."""
     if source != "auto" and not source.startswith(MINARI):
         return {source: Path(source)}
-    if source == "auto":
-        files = data_files(get_task(name))
-        if "minari" in files:  # with its version
-            files[f"{MINARI}{minari.installed(minari.minari_id(name))[0]}"] = files.pop("minari")
-    else:
-        dataset = source.removeprefix(MINARI)
-        known = [dataset] if minari.split_version(dataset)[1] is not None else minari.installed(dataset)[:1]
-        files = {f"{MINARI}{one}": minari.minari_data_dir(one) / "main_data.hdf5" for one in known}
+    files = data_files(get_task(name)) if source == "auto" else minari_files(source.removeprefix(MINARI))
     if not (found := {kind: path for kind, path in files.items() if path.is_file()}):
         get = "fetch it with aaren-rl datasets download, or make a local set with aaren-rl datasets info"
         raise DataError(f"{name if source == 'auto' else source}: not on this machine; {get}")
@@ -193,20 +181,10 @@ def _on_disk(name: str, source: str) -> dict[str, Path]:
 
 
 def _download(arguments: argparse.Namespace) -> Iterable[str]:
-    wanted: list[tuple[str, str]] = []
-    for text in arguments.names:
-        of_minari = "/" in text or minari.split_version(text)[1] is not None or text.startswith(MINARI)
-        if arguments.source == "minari" and of_minari:
-            wanted.append(_parsed(text if text.startswith(MINARI) else f"{MINARI}{text}"))
-        elif of_minari:
-            raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
-        else:
-            task = get_task(text)
-            if arguments.source == "minari":
-                minari.minari_id(text)  # raises where the data are made here
-            wanted.append((task.name, "local" if isinstance(task, LocalTask) else arguments.source))
+    # All are names before the first is fetched.
+    wanted = [_parsed(text) if text.startswith(MINARI) else (get_task(text).name, "auto") for text in arguments.names]
     for name, source in wanted:
-        episodes, _ = _load(name, source, arguments)
+        episodes, _ = _load(name, "d4rl" if name in TASKS else source, arguments)
         size = size_text(Path(episodes.path).stat().st_size)
         told = f"{episodes.path} ({size}), {len(episodes):,} episodes, {episodes.n_steps:,} steps"
         yield f"{episodes.dataset}: {told}"
@@ -275,7 +253,7 @@ def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
         "constant_columns": np.flatnonzero(constant).tolist(),
         "action_dim": episodes.action_dim,
         "action_columns": None if episodes.discrete else describe_columns(episodes.actions),
-        "action_range": episodes.action_range(),
+        "action_range": (float(episodes.actions.min()), float(episodes.actions.max())),
         "action_shares": _shares(episodes.actions) if episodes.discrete else None,
         "sha256": sha256(path) if path.is_file() else None,
         "bytes": sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()),

@@ -6,6 +6,7 @@ the checks, its SHA-256 is written beside it (`files.write_pin`), and every late
 
 import os
 import re
+import shutil
 import ssl
 import time
 from collections.abc import Callable
@@ -16,33 +17,14 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from ...base.errors import DataError, UsageError, one_line
+from ...base.errors import DataError, one_line
 from ...base.files import alone, sha256, sync
 from .files import pin_path, read_pin, verify_pin, write_pin
 
-_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\](:\d+)?|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
+ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\](:\d+)?|[^\s/\[{}]+)(/[^\s{}]*)?", re.IGNORECASE)
 _ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 4, 1.0, 30.0  # the pause doubles; the timeout is without a byte
-_BLOCK_BYTES = 2**18
 _BROKEN_OFF = (ConnectionError, TimeoutError, IncompleteRead)
 _NETWORK = (URLError, ssl.SSLError, HTTPException, ValueError)  # other OSErrors are the disk's
-
-
-def file_url(variable: str, server: str, path: str, **names: str) -> str:
-    """The address of a file: `path` on `server`, or on the mirror that the environment variable has.
-
-    A mirror is a base, which `path` follows, or a pattern: an address with `{file}`, and any other of the `names`, in
-    it. UsageError: a pattern with other names or without the file, or not an http or https address.
-    """
-    base = os.environ.get(variable) or server
-    url, known = base if {*"{}"} & {*base} else f"{base.rstrip('/')}/{path}", [f"{{{name}}}" for name in names]
-    if has_file := "{file}" in url:
-        for name, value in zip(known, names.values(), strict=True):
-            url = url.replace(name, value)
-    if not has_file or {*"{}"} & {*url}:
-        raise UsageError(f"{variable}={base!r}: a pattern has {{file}}, and no braces but {', '.join(known)}")
-    if not _ADDRESS.fullmatch(url):
-        raise UsageError(f"{url!r} is not an http or https address; correct {variable}")
-    return url
 
 
 def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: bool = True) -> None:
@@ -82,11 +64,9 @@ def _receive(url: str, part: Path, by_hand: str, progress: bool) -> None:
         try:
             with urlopen(Request(url, headers={"User-Agent": "aaren-rl"}), timeout=_TIMEOUT_S) as response:
                 total = int(response.headers.get("Content-Length") or 0)
-                bar = tqdm(total=total or None, desc=part.name[1:-5], unit="B", unit_scale=True, disable=not progress)
-                with bar, open(part, "wb") as stream:
-                    while block := response.read1(_BLOCK_BYTES):
-                        stream.write(block)
-                        bar.update(len(block))
+                bar = {"total": total or None, "desc": part.name[1:-5], "disable": not progress}
+                with tqdm.wrapattr(response, "read", **bar) as body, open(part, "wb") as stream:
+                    shutil.copyfileobj(body, stream)
                 if part.stat().st_size == (total or part.stat().st_size):
                     return
                 reason = f"{part.stat().st_size:,} of {total:,} bytes arrived"
