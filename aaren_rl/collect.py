@@ -24,12 +24,11 @@ from .base.errors import DataError, UsageError, one_line
 from .base.fields import COUNT, COUNT_FROM_0, SAC_SEED
 from .base.files import check_outputs, writing
 from .cli import Parser, choose_device, import_registering, progress_bar, run
-from .envs import make_env
 from .envs.data.columns import narrowed
 from .envs.data.episodes import Episode, join
 from .envs.data.files import write_hdf5
 from .envs.simulation import AT_ONCE, Recorder, SequencePolicy, rollout
-from .envs.tasks.environment import close_env, inspect_spaces, is_bounded
+from .envs.tasks.environment import close_env, make_env, own_task
 from .envs.tasks.table import env_kwargs
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ def make_parser() -> Parser:
     add("--env-id", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
     add("--policy", nargs="+", metavar="ZIP", required=True, help="models' save(), in turn; random: random actions")
     add("--vec-normalize", type=Path, metavar="PKL", help="VecNormalize's save(): scales what the policies see")
-    add("--algorithm", choices=ALGORITHMS, help="of the policies [as the files say]")
     add("--steps", type=COUNT.integer, metavar="N", default=200_000, help="steps per policy [200000]")
     add("--noise", type=COUNT_FROM_0.number, metavar="X", default=0.0, help="deviation of Gaussian action noise [0]")
     add("--deterministic", action="store_true", help="the mean or best action in place of a sample")
@@ -97,10 +95,10 @@ def collect(arguments: argparse.Namespace) -> int:
 
 def _horizon(env_id: str, asked: int | None, kwargs: dict[str, Any]) -> int:
     """The steps after which an episode is truncated; raises UsageError where data cannot be recorded."""
-    _, actions, own = inspect_spaces(env_id, **kwargs)
-    if isinstance(actions, gym.spaces.Box) and not is_bounded(actions):
+    task = own_task("data", env_id, env_kwargs=kwargs)
+    if not np.isfinite([task.action_low, task.action_high]).all():
         raise UsageError(f"--env-id {env_id}: its actions are unbounded; register it with bounds")
-    if (horizon := asked or own) is None:
+    if not (horizon := asked or task.horizon):
         raise UsageError(f"--env-id {env_id}: it has no time limit; give --max-episode-steps")
     return horizon
 
@@ -166,15 +164,15 @@ def algorithm_of(file: Path) -> str:
         return "PPO" if "n_epochs" in data else "A2C"
     name = module.split(".")[1].upper() if module.startswith("stable_baselines3.") else module
     if name not in ALGORITHMS:
-        raise UsageError(f"{file}: is of {name}; known are {', '.join(ALGORITHMS)} (--algorithm)")
+        raise UsageError(f"{file}: is of {name}; known are {', '.join(ALGORITHMS)}")
     return name
 
 
-def load_model(file: Path, algorithm: str | None, device: torch.device) -> BaseAlgorithm:
+def load_model(file: Path, device: torch.device) -> BaseAlgorithm:
     """A saved model. Unpickles what is in the file. Raises DataError, and as `algorithm_of`."""
     import stable_baselines3
 
-    kind: type[BaseAlgorithm] = getattr(stable_baselines3, algorithm or algorithm_of(file))
+    kind: type[BaseAlgorithm] = getattr(stable_baselines3, algorithm_of(file))
     try:
         return kind.load(file, device=device)
     except Exception as error:  # what a pickle of another version may raise
@@ -208,7 +206,7 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     env = make_env(env_id, **kwargs)
     close_env(env)
     normalize = None if arguments.vec_normalize is None else load_normalize(arguments.vec_normalize)
-    models = [None if p == RANDOM else load_model(Path(p), arguments.algorithm, device) for p in arguments.policy]
+    models = [None if p == RANDOM else load_model(Path(p), device) for p in arguments.policy]
     for path, model in zip(arguments.policy, models, strict=True):
         _check_fits(path, model, env)
     names = [

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from ..base.errors import DataError, SimulationError, UsageError
 from .data.columns import SIZES, Limits, hold, sizes
-from .data.download import fetch, file_url
-from .data.episodes import Episodes, allocate
-from .data.files import SUFFIXES, read_file
+from .data.download import ADDRESS, fetch
+from .data.episodes import Episodes, join
+from .data.files import SUFFIXES, read
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
 from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
-from .simulation import begin, take
+from .simulation import begin, play_episode
 from .tasks.environment import close_env, make_env, own_task
 from .tasks.spaces import MOST, parts_of
 from .tasks.table import (
@@ -121,19 +121,14 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What a user says of data, wherever they are from, and of their environment; `limits` are those of all data."""
+class Reading(Limits):
+    """What a user says of data, wherever they are from, and of their environment."""
 
     env_id: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     reference: Reference | None = None
     local_steps: int | None = None
     progress: bool = True
-    limits: Limits = field(default_factory=Limits)
-
-    def read(self, path: Path, name: str, **of_task: Any) -> Episodes:  # noqa: ANN401  as `Limits`
-        """The data of a file, held to a task's limits, too."""
-        return read_file(path, dataset=name, **vars(replace(self.limits, **of_task)))
 
 
 def load_episodes(name: str, source: Source = "auto", **options: Any) -> Episodes:  # noqa: ANN401
@@ -157,13 +152,8 @@ def load_task(
     name: str,
     source: Source = "auto",
     *,
-    env_id: str | None = None,
     env_kwargs: str | Mapping[str, Any] | None = None,
-    reference: Reference | None = None,
-    local_steps: int | None = None,
-    columns: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-    progress: bool = True,
-    **limits: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401  the fields of `Reading`
 ) -> tuple[Task, Episodes]:
     """A task and its data, of one source or of several that are one dataset, with their sizes on stderr.
 
@@ -174,11 +164,10 @@ def load_task(
     returns that score 0 and 100 (default: the Minari dataset's, if any), and the target return is the data's best.
 
     `columns` says which entries are what, {"observations": ["x", "y"], "actions": "u"} or "observations=x,y actions=u".
-    `limits`: `clip_actions` and `max_episode_steps` are for files whose actions leave their bounds or whose ends are
-    not marked, `actions` says that they are "discrete" or "continuous", and `observation_keys` which parts of
-    observations that are dicts are used, in the data and in the environment. `memory_map` maps observations and actions
-    from the disk. `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some).
-    `progress` shows bars.
+    `clip_actions` and `max_episode_steps` are for files whose actions leave their bounds or whose ends are not marked,
+    `actions` says that they are "discrete" or "continuous", and `observation_keys` which parts of observations that are
+    dicts are used, in the data and in the environment. `memory_map` maps observations and actions from the disk.
+    `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some). `progress` shows bars.
 
     Raises:
         UsageError: as `expand`, or an option does not fit.
@@ -189,14 +178,7 @@ def load_task(
         kwargs = arguments_of(env_kwargs)
     except ValueError as error:
         raise UsageError(f"--env-kwargs: {error}") from error
-    reading = Reading(
-        env_id=env_id,
-        env_kwargs=kwargs,
-        reference=reference,
-        local_steps=local_steps,
-        progress=progress,
-        limits=Limits(names=columns, **limits),
-    )
+    reading = Reading(env_kwargs=kwargs, **options)
     sources = each(expand(source))
     found = [load_one(name, one, reading) for one in sources]
     (task, episodes), others = found[0], found[1:]
@@ -208,8 +190,17 @@ def load_task(
     if others:
         if len(task.target_returns) == 1:  # the data's best
             task = replace(task, target_returns=(max(target for of, _ in found for target in of.target_returns),))
-        episodes = _joined(name, [part for _, part in found])
-    if task.env_id and is_own(source, env_id, name):
+        parts = [part for _, part in found]
+        episodes = join(
+            [episode for part in parts for episode in part],
+            dataset=name,
+            source=parts[0].source if len({part.source for part in parts}) == 1 else "file",
+            path=", ".join(part.path for part in parts),
+            env_id=parts[0].env_id,
+            notes=tuple(dict.fromkeys(f"{os.path.basename(p.path)}: {note}" for p in parts for note in p.notes)),
+            layout=parts[0].layout,
+        )
+    if task.env_id and is_own(source, reading.env_id, name):
         episodes = replace(episodes, notes=(*episodes.notes, *_other_units(task, episodes)))
     return _settled(task, episodes)
 
@@ -230,16 +221,17 @@ def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) ->
         raise UsageError(f"--local-steps {steps} is for --source local and at least {LEAST_STEPS:,}; correct it")
     file = Path(source) if is_file(source) else None
     if not own:
-        return get_task(name), _of_table(get_task(name), source, file, reading)
+        task = get_task(name)
+        return task, _of_table(task, source, reading) if file is None else _read_for(task, file, reading)
     if file is None:
         task, episodes = _of_minari(name, source, reading, plays)
     elif reading.env_id is not None:
         task = _own_task(name, reading.env_id, reading)
         episodes = _read_for(task, file, reading)
     else:
-        if reading.limits.clip_actions:
+        if reading.clip_actions:
             raise UsageError("--clip-actions: without an environment actions have no bounds; add --env-id ID")
-        episodes = reading.read(file, name, action_low=-np.inf, action_high=np.inf)
+        episodes = read(file, replace(reading, action_low=-np.inf, action_high=np.inf), name)
         task = _unplayed(name, episodes, reading)
     targets = TASKS[name].target_returns if name in TASKS else (float(episodes.returns.max()),)
     return replace(task, target_returns=targets), episodes
@@ -248,13 +240,13 @@ def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) ->
 def _own_task(name: str, env_id: str, reading: Reading, of_data: Described | None = None) -> Task:
     """The task of `env_id`, as `own_task`; its data may describe its arguments and its time limit, too."""
     kwargs = {**(of_data.env_kwargs if of_data else {}), **reading.env_kwargs, **_keys(reading)}
-    limit = reading.limits.max_episode_steps or (of_data.max_episode_steps if of_data else None)
+    limit = reading.max_episode_steps or (of_data.max_episode_steps if of_data else None)
     return own_task(name, env_id, reference=reading.reference, env_kwargs=kwargs, max_episode_steps=limit)
 
 
 def _keys(reading: Reading) -> dict[str, Any]:
     """The argument of an environment that shows some parts of its observations alone."""
-    return {"observation_keys": keys} if (keys := reading.limits.observation_keys) else {}
+    return {"observation_keys": keys} if (keys := reading.observation_keys) else {}
 
 
 def _unplayed(name: str, episodes: Episodes, reading: Reading) -> Task:
@@ -281,10 +273,9 @@ def _unplayed(name: str, episodes: Episodes, reading: Reading) -> Task:
 def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[Task, Episodes]:
     """A Minari dataset in the environment that the user names, else in its eval_env_spec, else in its env_spec."""
     dataset_id = minari_id(name) if source == "minari" else check_minari_id(source.removeprefix(MINARI))
-    limits = reading.limits
-    if limits.names:
+    if reading.columns:
         raise UsageError(f"--columns: {dataset_id} has Minari's names; leave it out")
-    episodes, spec = read_minari(dataset_id, progress=reading.progress, **vars(replace(limits, max_episode_steps=None)))
+    episodes, spec = read_minari(dataset_id, replace(reading, max_episode_steps=None), progress=reading.progress)
     reading = replace(reading, reference=reading.reference or spec.reference)
     played, notes = spec.evaluated or spec.recorded, list[str]()
     if (chosen := reading.env_id) is not None:
@@ -293,10 +284,9 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
             notes.append(f"{dataset_id} was recorded on {spec.recorded.env_id}; {chosen}, of --env-id, is played")
         played = known[0] if known and known[0].problem is None else Described(chosen)
     if played is None or not plays:
-        if limits.max_episode_steps is not None:
+        if reading.max_episode_steps is not None:
             raise UsageError(f"--max-episode-steps: episodes of {dataset_id} stay as recorded; leave it out")
-        said = ("n_actions", "action_start") if episodes.discrete else ("action_low", "action_high")
-        described = {key: of for key in said if (of := getattr(spec, key)) is not None}
+        described = spec.acted if episodes.discrete == ("n_actions" in spec.acted) else {}
         return replace(_unplayed(name, episodes, reading), **described), episodes
     if played.problem is not None:
         raise DataError(played.problem)
@@ -305,7 +295,7 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
         notes += [f"evaluated in the dataset's eval_env_spec, {played.env_id}({shown})", *played.notes]
     task = _own_task(name, played.env_id, reading, played)
     episodes = _arranged(task, replace(episodes, notes=(*episodes.notes, *notes)))
-    clips, clip = list[str](), limits.clip_actions or (spec.recorded is not None and spec.recorded.clips)
+    clips, clip = list[str](), reading.clip_actions or (spec.recorded is not None and spec.recorded.clips)
     # A copy where clipping changes it.
     actions = episodes.actions.copy() if clip and not episodes.discrete else episodes.actions
     steps: dict[str, Any] = {"observations": episodes.observations, "actions": actions}
@@ -314,39 +304,21 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
     return task, episodes if played is spec.evaluated else _held_to_horizon(task, episodes)
 
 
-def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
-    """The episodes of several sources as one dataset; mapped from the disk where one of them is."""
-
-    def end_to_end(key: str) -> Any:  # noqa: ANN401  an array
-        arrays = [getattr(part, key) for part in parts]
-        mapped = any(isinstance(array, np.memmap) for array in arrays)
-        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-        return np.concatenate(arrays, out=allocate(shape, np.result_type(*arrays), mapped))
-
-    env_ids = {part.env_id for part in parts}
-    return replace(
-        parts[0],
-        **{key: end_to_end(key) for key in ("observations", "actions", "rewards", "terminated")},
-        offsets=np.cumsum([0, *(length for part in parts for length in part.lengths)]),
-        dataset=name,
-        source=parts[0].source if len({part.source for part in parts}) == 1 else "file",
-        path=", ".join(part.path for part in parts),
-        env_id=parts[0].env_id if len(env_ids) > 1 else env_ids.pop(),
-        notes=tuple(dict.fromkeys(f"{os.path.basename(part.path)}: {note}" for part in parts for note in part.notes)),
-    )
-
-
 # Data of the table
 
 
 def data_files(task: D4RLTask | LocalTask, local_steps: int | None = None) -> dict[str, Path]:
-    """The file of each source that a task has ("d4rl", "local"), there or not, and of "minari" if it is there."""
+    """The file of each source that a task has ("d4rl", "local"), there or not, and of "minari:ID" if it is there."""
     files = {"local": local_path(task, local_steps)}
     if isinstance(task, D4RLTask):
         files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, **files}
-        for dataset in installed(minari_id(task.name))[:1]:
-            files["minari"] = minari_data_dir(dataset) / "main_data.hdf5"
+        files |= minari_files(minari_id(task.name))
     return files
+
+
+def minari_files(dataset_id: str) -> dict[str, Path]:
+    """The file of "minari:ID", with its version, of the latest on this machine; empty if there is none."""
+    return {f"{MINARI}{one}": minari_data_dir(one) / "main_data.hdf5" for one in installed(dataset_id)[:1]}
 
 
 def d4rl_dataset_dir() -> Path:
@@ -357,26 +329,26 @@ def d4rl_dataset_dir() -> Path:
 def d4rl_url(task: D4RLTask) -> str:
     """Where a task's file is fetched from: `gym_mujoco_v2/FILE` of D4RL's server, or of the mirror `$D4RL_BASE_URL`.
 
-    The mirror may be a pattern, as in `file_url`, of {file} and {family}; UsageError: it is neither that nor a base.
+    UsageError: the mirror is no http or https address.
     """
-    return file_url("D4RL_BASE_URL", D4RL_SERVER, "gym_mujoco_v2/{file}", file=task.d4rl_file, family=task.family)
+    url = f"{(os.environ.get('D4RL_BASE_URL') or D4RL_SERVER).rstrip('/')}/gym_mujoco_v2/{task.d4rl_file}"
+    if not ADDRESS.fullmatch(url):
+        raise UsageError(f"{url!r} is not an http or https address; correct D4RL_BASE_URL")
+    return url
 
 
-def _of_table(task: D4RLTask | LocalTask, source: str, path: Path | None, reading: Reading) -> Episodes:
-    """The data of a task of the table: those of a file, D4RL's, or the local set, which are fetched or made."""
-    kind, of_d4rl = "file" if path is not None else source, isinstance(task, D4RLTask)
-    if kind == "d4rl" and not of_d4rl:
+def _of_table(task: D4RLTask | LocalTask, source: str, reading: Reading) -> Episodes:
+    """The data of a task of the table, D4RL's file or the local set, which are fetched or made."""
+    steps, of_d4rl = reading.local_steps, isinstance(task, D4RLTask)
+    if source == "d4rl" and not of_d4rl:
         raise UsageError(f"{task.name}: D4RL has no such data, because they are made locally; leave --source out")
-    if kind == "auto":
-        kind = _first_source(task, reading.local_steps) if isinstance(task, D4RLTask) else "local"
-    if kind == "local":
-        path = make_local(task, reading.local_steps, progress=reading.progress)
-    elif isinstance(task, D4RLTask) and path is None:
-        path = d4rl_dataset_dir() / task.d4rl_file
-        if not path.is_file():
-            _fetch(task, path, reading.progress)
-    assert path is not None
-    return replace(_read_for(task, path, reading), source=kind)
+    if source == "auto":
+        source = _first_source(task, steps) if isinstance(task, D4RLTask) else "local"
+    if source == "local" or not isinstance(task, D4RLTask):
+        path = make_local(task, steps, progress=reading.progress)
+    elif not (path := d4rl_dataset_dir() / task.d4rl_file).is_file():
+        _fetch(task, path, reading.progress)
+    return replace(_read_for(task, path, reading), source=source)
 
 
 def _first_source(task: D4RLTask, steps: int | None) -> str:
@@ -398,14 +370,13 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
     url = d4rl_url(task)
     print(f"{task.name}: downloading D4RL's file from {url}, because {path} does not exist", file=sys.stderr)
     # What options of the load can mend is left to the load.
-    mending = Reading(limits=Limits(clip_actions=True, max_episode_steps=task.horizon))
+    mending = Reading(clip_actions=True, max_episode_steps=task.horizon)
     try:
         fetch(url, path, check=lambda part: _read_for(task, part, mending), progress=progress)
     except DataError as error:
         local = "use --source local, " if task.level in local_levels(task.family) else ""
         raise DataError(
-            f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror "
-            f"(https://HOST/{{file}} if all its files are in one folder), {local}"
+            f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror, {local}"
             "or give the path of an HDF5 file as the source"
         ) from error
 
@@ -416,7 +387,7 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
 def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
     """A file, held to its pin and to the task's sizes, bounds, environment and horizon."""
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
-    episodes = reading.read(path, dataset, **sizes(task))
+    episodes = read(path, replace(reading, **sizes(task)), dataset)
     there = episodes.env_id
     if isinstance(task, D4RLTask | LocalTask):
         same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) and there else [task.env_id]
@@ -463,29 +434,25 @@ def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
 
 def _other_units(task: Task, episodes: Episodes) -> list[str]:
     """Notes where the first episode's actions, played again, give numbers that are far from the data's in size."""
-    seen, rewards = list[npt.NDArray[Any]](), list[float]()
+    data = episodes[0]
+    actions = iter(data.actions)
     try:
         env = make_env(task.env_id, **task.env_kwargs)
         try:
-            seen += [begin(env, seed=seed)[0] for seed in range(_RESETS)]
-            for action in episodes[0].actions[:_PLAYED]:
-                observation, reward, terminated, truncated, _ = take(env, action)
-                seen.append(observation)
-                rewards.append(reward)
-                if terminated or truncated:
-                    break
+            firsts = [begin(env, seed=seed)[0] for seed in range(_RESETS)]
+            own = play_episode(env, lambda _: next(actions), _RESETS - 1, min(_PLAYED, len(data)))
         finally:
             close_env(env)
     except SimulationError:  # an evaluation will say it
         return []
-    rows = np.append(episodes.offsets[:-1][:_RESETS], np.arange(1, len(episodes[0]))[: len(rewards)])
+    rows = np.append(episodes.offsets[:-1][:_RESETS], np.arange(1, len(own)))
     pairs = {
-        "observations": (np.array(seen), episodes.observations[rows]),
-        "rewards": (np.array(rewards)[:, None], episodes.rewards[:_ROWS, None]),
+        "observations": (np.concatenate([firsts, own.observations[1:]]), episodes.observations[rows]),
+        "rewards": (own.rewards[:, None], episodes.rewards[:_ROWS, None]),
     }
     notes = []
-    for what, (own, data) in pairs.items():
-        here, there = _size(own), _size(data)
+    for what, sizes_of in pairs.items():
+        here, there = map(_size, sizes_of)
         times = np.divide(here, there, out=np.ones(len(here)), where=(here > 0) & (there > 0))
         if (far := np.flatnonzero(np.abs(np.log(times)) > np.log(_FAR_APART))).size:
             columns = "" if len(far) == len(times) else f" {', '.join(map(str, far[:_NAMED]))}"

@@ -119,6 +119,7 @@ class Column:
 
 # Observations may be a dict or a list of columns, nested.
 Tree: TypeAlias = "Column | Mapping[str, Tree] | Sequence[Tree]"
+Found: TypeAlias = "Tree | DataError"  # what could not be read is an error, raised where it is used
 
 
 def changed(tree: Tree, change: Callable[[Column], Any]) -> Any:  # noqa: ANN401
@@ -140,7 +141,12 @@ class Table(NamedTuple):
     """Columns of as many steps, by the names that their source has; `place` names the file, or the part of it."""
 
     place: str
-    columns: Mapping[str, Tree]
+    columns: Mapping[str, Found]
+
+    def of(self, name: str) -> Tree:
+        if isinstance(found := self.columns[name], DataError):
+            raise found
+        return found
 
 
 class Part(NamedTuple):
@@ -171,7 +177,7 @@ class Limits:
     `layout` is the space of observations, by which they are flattened. Bounds are numbers or (A,). `n_actions` insists
     on integers from `action_start` on, `action_dim` alone on others, and so does `actions`, "discrete" or "continuous".
     Episodes end after `max_episode_steps` at the latest. Actions out of bounds are an error unless `clip_actions`. With
-    `memory_map` observations and actions are mapped from the disk, as those of large data are. `names` says which
+    `memory_map` observations and actions are mapped from the disk, as those of large data are. `columns` says which
     entries are what, {"observations": ["x", "y"], "actions": "u"}, in place of `NAMES`; `observation_keys` which parts
     of observations that are dicts are used.
     """
@@ -187,7 +193,7 @@ class Limits:
     max_episode_steps: int | None = None
     clip_actions: bool = False
     memory_map: bool = False
-    names: Any = ()
+    columns: Any = ()
     observation_keys: Any = ()
 
     def __post_init__(self) -> None:
@@ -197,14 +203,14 @@ class Limits:
         if self.actions not in (None, "discrete", "continuous"):
             raise UsageError(f"--actions {self.actions}: give discrete or continuous")
         object.__setattr__(self, "observation_keys", [str(key) for key in _words(self.observation_keys)])
-        object.__setattr__(self, "names", _meanings(self.names))
+        object.__setattr__(self, "columns", _meanings(self.columns))
 
 
 def _words(given: Any) -> list[Any]:  # noqa: ANN401  a text, one label or several
     return given.split() if isinstance(given, str) else [*given] if isinstance(given, Iterable) else [given]
 
 
-def _meanings(given: Any) -> dict[str, list[str]]:  # noqa: ANN401  as `Limits.names`
+def _meanings(given: Any) -> dict[str, list[str]]:  # noqa: ANN401  as `Limits.columns`
     """The names of the entries by what they mean; UsageError: a word is none, or a meaning is unknown."""
     if not isinstance(given, Mapping):
         words = [(word, *word.partition("=")) for word in _words(given)]
@@ -275,7 +281,7 @@ def _hold_actions(path: str, actions: npt.NDArray[Any], limits: Limits, notes: l
 
 def named(table: Table, limits: Limits) -> Part:
     """The columns of a table by their meaning; DataError: one is missing, or is there twice with other numbers."""
-    chosen = {MEANING.get(role, role): names for role, names in limits.names.items()}
+    chosen = {MEANING.get(role, role): names for role, names in limits.columns.items()}
     if missing := [name for names in chosen.values() for name in names if name not in table.columns]:
         raise _missing(table, missing[0])
     observations, actions, rewards = (_step_column(table, role, chosen.get(role)) for role in STEP_NAMES)
@@ -290,11 +296,11 @@ def named(table: Table, limits: Limits) -> Part:
     given = {name: role for role, names in chosen.items() for name in names}
     for name, column in table.columns.items():
         role = given.get(name) or (None if MEANING.get(name) in chosen else MEANING.get(name))
-        if not isinstance(column, Column) or role in STEP_NAMES or _numbered(name)[0] in STEP_NAMES:
+        if role in STEP_NAMES or _numbered(name)[0] in STEP_NAMES:
             continue
-        if role is not None:
-            marks.setdefault(role, {})[name] = column
-        elif not name.startswith(UNUSED):
+        if role is not None and isinstance(found := table.of(name), Column):
+            marks.setdefault(role, {})[name] = found
+        elif isinstance(column, Column) and not name.startswith(UNUSED):
             others[name] = column
     return Part(table.place, observations, _one(table, actions), _one(table, rewards), marks, others)
 
@@ -313,20 +319,20 @@ def _step_column(table: Table, role: str, chosen: Sequence[str] | None) -> Tree:
     if not present:  # no rewards, as in data of play
         raise _missing(table, role, "add one for each step, zeros if you train --agent bc; " * (role == REWARDS))
     if chosen and len(present) > 1:
-        values = [_one(table, columns[name]).read() for name in present]
+        values = [_one(table, table.of(name)).read() for name in present]
         if len({array.shape[:1] for array in values}) > 1:
             raise DataError(f"{table.place}: {', '.join(present)} have unequal numbers of rows; give as many in each")
         beside = np.concatenate([array.reshape(len(array), -1) for array in values], axis=1)
         return Column(f"{table.place}:{role}", beside)
     for other in present[1:]:
-        one, two = ([column.read() for column in columns_of(columns[name])] for name in (present[0], other))
+        one, two = ([column.read() for column in columns_of(table.of(name))] for name in (present[0], other))
         same = [np.array_equal(*pair, equal_nan=True) for pair in zip(one, two, strict=False)]
         if len(one) != len(two) or not all(same):
             raise DataError(
                 f"{table.place}: {present[0]} and {other} both are {role}, and differ; leave one out, or say which, "
                 f"--columns {role}={present[0]}, names={{'{role}': '{present[0]}'}}"
             )
-    return columns[present[0]]
+    return table.of(present[0])
 
 
 def _numbered(name: str) -> tuple[str | None, int]:

@@ -253,10 +253,6 @@ class Episodes(Sequence[Episode]):
         offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
-    def best(self, fraction: float) -> "Episodes":
-        """The `fraction` of the episodes with the highest returns, one at least, in the order of the dataset."""
-        return self if fraction == 1 else self.take(best_of(self.returns, fraction))
-
     def arranged(self, layout: Layout | None) -> "Episodes":
         """The episodes with the columns of observations in the order of a layout, where both are known.
 
@@ -312,10 +308,6 @@ class Episodes(Sequence[Episode]):
         mean, std, _ = self.statistics()
         return mean, std
 
-    def action_range(self) -> tuple[float, float]:
-        """Smallest and largest action value of the whole dataset."""
-        return float(self.actions.min()), float(self.actions.max())
-
 
 def moments(
     values: npt.NDArray[Any],
@@ -351,10 +343,18 @@ def best_of(returns: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np
 
 
 def join(parts: Sequence[Episode], **labels: Any) -> Episodes:  # noqa: ANN401  the other fields of `Episodes`
-    """The dataset of episodes in their order; `labels` are its `dataset`, `source`, `path`, `env_id` and `notes`."""
-    steps: dict[str, Any] = {key: np.concatenate([getattr(part, key) for part in parts]) for key in _STEPS}
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return Episodes(**steps, offsets=offsets, terminated=np.array([part.terminated for part in parts]), **labels)
+    """The dataset of episodes in their order, mapped where one of them is; `labels` are its other fields."""
+
+    def end_to_end(key: str) -> Any:  # noqa: ANN401  an array
+        arrays = [getattr(part, key) for part in parts]
+        shape, mapped = (sum(map(len, arrays)), *arrays[0].shape[1:]), any(isinstance(a, MappedArray) for a in arrays)
+        return np.concatenate(arrays, out=allocate(shape, np.result_type(*{a.dtype for a in arrays}), mapped))
+
+    offsets, terminated = (
+        np.cumsum([0, *map(len, parts)], dtype=np.int64),
+        np.array([part.terminated for part in parts]),
+    )
+    return Episodes(**{key: end_to_end(key) for key in _STEPS}, offsets=offsets, terminated=terminated, **labels)
 
 
 def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from ...base.errors import AarenRLError, DataError, ResourcesError, UsageError, one_line
 from ...base.files import sha256, write_whole
 from ..tasks.spaces import Layout, checked_layout, flat_size, layout_of, transposed
-from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNREADABLE, UNUSED, Column, Limits, Table, Tree
+from .columns import CONVERT, MEANING, NAMES, OBSERVATIONS, UNREADABLE, Column, Found, Limits, Table, Tree
 from .episodes import Episodes
 from .rules import assemble
 
@@ -36,8 +37,7 @@ _SPACE = "observation_space"  # attribute: the layout of observations that were 
 _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value")  # netCDF's
 _DEPTH = 16
 _KEYS = "give a dict of observations, actions, rewards, and terminated or truncated where they are known"
-_LABELS = ("dataset", "env_id", "source", "notes")
-_OPTIONS = ("observation_space", "observation_keys", "max_episode_steps", "kind", "names", *_LABELS)
+_OPTIONS = ("observation_keys", "max_episode_steps", "dataset", "env_id", "source", "notes")
 
 
 # Files
@@ -60,29 +60,35 @@ def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
         UsageError: a limit is not possible.
         ResourcesError: parquet needs pyarrow, which is not installed.
     """
-    path, held, notes = Path(path), Limits(**limits), list[str]()
+    return read(Path(path), Limits(**limits), dataset)
+
+
+def read(path: Path, limits: Limits, dataset: str | None = None) -> Episodes:
+    """`read_file` with `columns.Limits`."""
+    notes, texts = list[str](), dict[str, str]()
     with ExitStack() as stack:  # closes an HDF5 file, whose columns are read on demand
         with readable(path):
             verify_pin(path)
-            tables, one_each, texts = _tables(path, held, notes, stack)
+            if (kind := _kind(path)) == "hdf5":  # clusters mount data without locks
+                file = stack.enter_context(h5py.File(path, "r", locking="best-effort"))
+                texts = _texts(file.attrs)
+                tables, one_each = hdf5_tables(file, notes)
+            else:
+                tables, one_each = [Table(str(path), _npz(path) if kind == "npz" else _frame(path, notes))], False
         notes += [f"{name}: {texts[name][:200]}" for name in ("origin", "policy") if name in texts]
         env_id = texts["env_id"][:200] if "env_id" in texts else None
         labels: dict[str, Any] = {"dataset": dataset or path.stem, "env_id": env_id, "notes": tuple(notes)}
-        fields = assemble(tables, held, path=str(path), one_each=one_each, **labels)
-    if _SPACE in texts and not held.observation_keys:
+        fields = assemble(tables, limits, path=str(path), one_each=one_each, **labels)
+    if _SPACE in texts and not limits.observation_keys:
         fields["layout"] = _described(f"{path}:{_SPACE}", texts[_SPACE], fields["observations"].shape[1])
     return Episodes(**fields)
 
 
-def _tables(path: Path, held: Limits, notes: list[str], stack: ExitStack) -> tuple[list[Table], bool, dict[str, str]]:
-    """The tables of a file, whether each is an episode, and its attributes that are texts, as printable lines."""
-    if (kind := _kind(path)) != "hdf5":
-        columns = (_npz if kind == "npz" else _frame)(path, held, notes)
-        return [Table(str(path), columns)], False, {}
-    file = stack.enter_context(h5py.File(path, "r", locking="best-effort"))  # clusters mount data without locks
-    given = {name: of.decode(errors="replace") if isinstance(of, bytes) else of for name, of in file.attrs.items()}
+def _texts(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """The attributes that are texts, as printable lines."""
+    given = {name: of.decode(errors="replace") if isinstance(of, bytes) else of for name, of in attributes.items()}
     lines = {name: " ".join(of.split()) for name, of in given.items() if isinstance(of, str)}
-    return *hdf5_tables(file, notes), {name: "".join(filter(str.isprintable, line)) for name, line in lines.items()}
+    return {name: "".join(filter(str.isprintable, line)) for name, line in lines.items()}
 
 
 def _described(place: str, text: str, columns: int) -> Layout:
@@ -140,23 +146,18 @@ def _kind(path: Path) -> str:
     return "hdf5"
 
 
-def _read_each(names: Iterable[Any], read: Callable[[Any], Tree], chosen: Mapping[str, list[str]]) -> dict[str, Tree]:
-    """The columns of these names; one that cannot be read is {}, which is not looked at, but messages have its name.
-
-    DataError: it is one of a known name, or of those `chosen` by the user.
-    """
-    known, columns = {*MEANING, *(name for of in chosen.values() for name in of)}, dict[str, Tree]()
+def _read_each(names: Iterable[Any], read: Callable[[Any], Tree]) -> dict[str, Found]:
+    """The columns of these names; of one that cannot be read the error, which is raised where it is used."""
+    columns = dict[str, Found]()
     for name in names:
         try:
             columns[str(name)] = read(name)
-        except DataError:
-            if str(name) in known:
-                raise
-            columns[str(name)] = {}
+        except DataError as error:
+            columns[str(name)] = error
     return columns
 
 
-def _npz(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
+def _npz(path: Path) -> dict[str, Found]:
     def read(name: str) -> Column:
         try:
             return column_of(archive[name], f"{path}:{name}")
@@ -166,10 +167,10 @@ def _npz(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
             ) from error
 
     with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        return _read_each(archive.files, read, held.names)
+        return _read_each(archive.files, read)
 
 
-def _frame(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
+def _frame(path: Path, notes: list[str]) -> dict[str, Found]:
     import pandas as pd  # on demand, as it takes a third of a second
 
     if path.is_dir():
@@ -178,7 +179,7 @@ def _frame(path: Path, held: Limits, notes: list[str]) -> dict[str, Tree]:
     else:
         csv = path.suffix.lower() == ".csv"
         frame = pd.read_csv(path, float_precision="round_trip") if csv else pd.read_parquet(path)
-    return _frame_columns(frame, f"{path}:", held.names, notes)
+    return _frame_columns(frame, f"{path}:", notes)
 
 
 # Pins: the SHA-256 of a file beside it, in the format of sha256sum
@@ -207,24 +208,14 @@ def read_pin(pinned: Path) -> str | None:
     return match[1].lower()
 
 
-def verify_pin(path: Path, pinned: Path | None = None) -> bool:
-    """Compare a file with its pin, by default `FILE.sha256`; False where it has none.
-
-    DataError: the file is not the one that was pinned, or one of both cannot be read.
-    """
+def verify_pin(path: Path, pinned: Path | None = None) -> None:
+    """Compare a file with its pin, by default `FILE.sha256`, if it has one; DataError: it is not the one pinned."""
     place = pinned or pin_path(path)
-    if (wanted := read_pin(place)) is None or not path.exists():
-        return False
-    try:
-        found = sha256(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or delete it") from error
-    if found != wanted:
+    if (wanted := read_pin(place)) is not None and path.exists() and (found := sha256(path)) != wanted:
         raise DataError(
             f"{path}: SHA-256 is {found[:16]}..., {place} has {wanted[:16]}...: the file was changed or damaged; "
             f"delete it to fetch it again, or delete {place.name} if the change is meant"
         )
-    return True
 
 
 # HDF5
@@ -251,10 +242,7 @@ def _episode_groups(parent: h5py.Group) -> list[h5py.Group]:
 
 
 def _table(group: h5py.Group) -> Table:
-    def read(name: str) -> Tree:
-        return {} if name.startswith(UNUSED) else read_tree(group, name)
-
-    return Table(place_of(group).rstrip(":"), _read_each(sorted(group), read, {}))
+    return Table(place_of(group).rstrip(":"), _read_each(sorted(group), partial(read_tree, group)))
 
 
 def read_tree(parent: h5py.Group, name: str, depth: int = _DEPTH) -> Tree:
@@ -359,9 +347,9 @@ def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[
 
 def from_columns(columns: Mapping[str, Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
     """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
-    flags = {name: options.pop(name) for name in [*options] if name in MEANING and name not in _OPTIONS}
+    flags = {name: options.pop(name) for name in [*options] if name in MEANING}
     given = {name: value for name, value in {**columns, **flags}.items() if value is not None}
-    return _made(lambda *_: [_given("", given)], one_each=False, **options)
+    return _made([_given("", given)], one_each=False, **options)
 
 
 def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -371,47 +359,37 @@ def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, 
     tables = [_given(f"trajectory {i}", _fields(i, one)) for i, one in enumerate(trajectories)]
     if not tables:
         raise DataError(f"trajectories: there are none; {_KEYS} for each")
-    return _made(lambda *_: tables, one_each=True, **options)
+    return _made(tables, one_each=True, **options)
 
 
-def from_frame(frame: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401  of pandas
+def from_frame(frame: Any, *, notes: Iterable[str] = (), **options: Any) -> dict[str, Any]:  # noqa: ANN401  of pandas
     """The fields of `Episodes` of a frame with a row for each step; see `Episodes.from_frame`."""
-
-    def tables(limits: Limits, notes: list[str]) -> list[Table]:
-        return [Table("frame", _frame_columns(frame, "", limits.names, notes))]
-
-    return _made(tables, one_each=False, **options)
+    found = list[str]()
+    table = Table("frame", _frame_columns(frame, "", found))
+    return _made([table], one_each=False, notes=(*found, *notes), **options)
 
 
 def _made(
-    tables: Callable[[Limits, list[str]], list[Table]],
+    tables: list[Table],
     *,
     one_each: bool,
-    **options: Any,  # noqa: ANN401  those of `Episodes.from_arrays`
+    observation_space: Any = None,  # noqa: ANN401  of Gymnasium
+    kind: str | None = None,
+    names: Any = None,  # noqa: ANN401  `Limits.columns`
+    **options: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise UsageError(
             f"{unknown[0]}: is no argument; columns are named as in files, such as terminals, timeouts, dones or ends, "
-            f"and the options are {', '.join(_OPTIONS)}"
+            f"and the options are observation_space, kind, names, {', '.join(_OPTIONS)}"
         )
     try:
-        layout = None if (space := options.get("observation_space")) is None else layout_of(space)
+        layout = None if observation_space is None else layout_of(observation_space)
     except ValueError as error:
         raise DataError(f"observation_space: observations {error}") from error
-    limits = Limits(
-        layout=layout,
-        action_low=-np.inf,
-        action_high=np.inf,
-        max_episode_steps=options.get("max_episode_steps"),
-        actions=options.get("kind"),
-        names=options.get("names") or {},
-        observation_keys=options.get("observation_keys", ()),
-    )
-    notes = list[str]()
-    given = tables(limits, notes)
-    labels = {name: options[name] for name in _LABELS if name in options}
-    labels["notes"] = (*notes, *labels.get("notes", ()))
-    return {**assemble(given, limits, path="episodes", one_each=one_each, **labels), "path": ""}
+    held = {name: options.pop(name) for name in _OPTIONS[:2] if name in options}
+    limits = Limits(layout=layout, action_low=-np.inf, action_high=np.inf, actions=kind, columns=names or (), **held)
+    return {**assemble(tables, limits, path="episodes", one_each=one_each, **options), "path": ""}
 
 
 def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:  # noqa: ANN401
@@ -436,7 +414,7 @@ def _given(place: str, columns: Mapping[str, Any]) -> Table:
         return _tree(value, here, steps) if name in NAMES[OBSERVATIONS] else column_of(value, here)
 
     given = [name for name, value in columns.items() if value is not None]
-    return Table(place or "columns", _read_each(given, read, {}))
+    return Table(place or "columns", _read_each(given, read))
 
 
 def _tree(value: Any, place: str, steps: int, depth: int = _DEPTH) -> Tree:  # noqa: ANN401  whatever the user has
@@ -503,18 +481,15 @@ def _numbers(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:  # noqa: 
     return array
 
 
-def _frame_columns(frame: Any, place: str, names: Mapping[str, Any], notes: list[str]) -> dict[str, Tree]:  # noqa: ANN401
-    """The columns of a frame; those of images, text and the like, {}, with a note.
-
-    DataError: one of a known name is no numbers.
-    """
+def _frame_columns(frame: Any, place: str, notes: list[str]) -> dict[str, Found]:  # noqa: ANN401
+    """The columns of a frame; those of images, text and the like are left out, with a note."""
 
     def read(name: Any) -> Column:  # noqa: ANN401  whatever labels a frame has
         if isinstance(frame[name], type(frame)):
             raise DataError(f"{place}{name} is there twice; rename one")
         return column_of(frame[name], f"{place}{name}")
 
-    columns = _read_each(frame.columns, read, names)
+    columns = _read_each(frame.columns, read)
     if odd := [name for name, column in columns.items() if not isinstance(column, Column)]:
         notes.append(f"left out columns that are no numbers: {', '.join(odd[:20])}")
     return columns

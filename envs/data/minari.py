@@ -11,10 +11,10 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError, one_line
-from ...base.files import alone, sha256, sync, writing
+from ...base.files import alone, sha256, sync, write_folder, writing
 from ..tasks.environment import close_env, entry_point_name, make_env, own_task
 from ..tasks.spaces import Layout, checked_layout, flat_size, is_vector
 from ..tasks.table import D4RLTask, Reference, get_task, is_plain_argument
 from .columns import Limits, hold, sizes
 from .episodes import Episodes
-from .files import read_file, write_pin
+from .files import read, write_pin
 
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"  # where the folder of datasets cannot be written
 _AGAIN = "get the dataset again"
@@ -84,12 +84,13 @@ def minari_id(name: str) -> str:
     return f"mujoco/{task.family}/{task.level}"
 
 
-def installed(name: str) -> list[str]:
-    """The versions on this machine of a Minari id that has none, the latest first."""
+def installed(dataset_id: str) -> list[str]:
+    """The versions on this machine of a Minari id, the latest first; of one with a version itself, if it is there."""
+    name, version = split_version(dataset_id)
     parent, _, last = name.rpartition("/")
     folders = [data.parent.name for data in (minari_dataset_dir() / parent).glob(f"{last}-v*/data")]
-    versions = [f"{parent}/{folder}".lstrip("/") for folder in folders if split_version(folder)[0] == last]
-    return sorted(versions, key=split_version, reverse=True)
+    found = [f"{parent}/{folder}".lstrip("/") for folder in folders if split_version(folder)[0] == last]
+    return sorted((one for one in found if version in (None, split_version(one)[1])), key=split_version, reverse=True)
 
 
 def choose_version(dataset_id: str) -> str:
@@ -158,21 +159,18 @@ class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
     It was recorded on the environment `recorded`, and is to be evaluated in `evaluated`. Observations have the
-    `layout`, actions the bounds `action_low` and `action_high` (A,), or they are `n_actions` integers from
-    `action_start` on; `reference` has the returns that score 0 and 100.
+    `layout`; `acted` are the fields of `columns.Limits` of its actions: their bounds (A,), or their number and the
+    first; `reference` has the returns that score 0 and 100.
     """
 
     recorded: Described | None
     evaluated: Described | None
     reference: Reference | None
     layout: Layout | None
+    acted: dict[str, Any]
     total_episodes: int
     total_steps: int
     notes: tuple[str, ...]
-    action_low: tuple[float, ...] | None = None
-    action_high: tuple[float, ...] | None = None
-    n_actions: int | None = None
-    action_start: int = 0
 
 
 def read_spec(path: Path) -> MinariSpec:
@@ -191,16 +189,14 @@ def read_spec(path: Path) -> MinariSpec:
 def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
     if (kind := metadata.get("data_format", "hdf5")) != "hdf5":
         raise DataError(f"{path}:data_format is {_shown(kind)}; only hdf5 is read, convert it with minari")
-    described = {key: json.loads(metadata[key]) for key in ("env_spec", "eval_env_spec") if metadata.get(key)}
-    spaces = {key: json.loads(metadata[key]) for key in ("observation_space", "action_space") if metadata.get(key)}
-    recorded, evaluated = (
-        _environment(f"{path}:{key}", described[key]) if key in described else None
-        for key in ("env_spec", "eval_env_spec")
-    )
+
+    def part(key: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401  what is read
+        return read(json.loads(metadata[key])) if metadata.get(key) else None
+
+    recorded, evaluated = (part(key, partial(_environment, f"{path}:{key}")) for key in ("env_spec", "eval_env_spec"))
     notes = [*(() if recorded is None else recorded.notes)]
     notes += [f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if metadata.get(key)]
-    scores: tuple[Any, Any] = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    low, high = scores
+    low, high = (metadata.get(f"ref_{end}_score") for end in ("min", "max"))
     rise = all(isinstance(end, int | float) for end in (low, high)) and -1e300 < low < high < 1e300
     if not rise and (low, high) != (None, None):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown([low, high])}")
@@ -208,11 +204,11 @@ def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
         recorded=recorded,
         evaluated=evaluated,
         reference=Reference("Minari's reference returns", float(low), float(high)) if rise else None,
-        layout=checked_layout(spaces["observation_space"]) if "observation_space" in spaces else None,
+        layout=part("observation_space", checked_layout),
+        acted=part("action_space", _actions) or {},
         total_episodes=int(metadata["total_episodes"]),
         total_steps=int(metadata["total_steps"]),
         notes=tuple(notes),
-        **(_actions(spaces["action_space"]) if "action_space" in spaces else {}),
     )
 
 
@@ -221,7 +217,7 @@ def _shown(value: object) -> str:
 
 
 def _actions(space: dict[str, Any]) -> dict[str, Any]:
-    """The bounds of actions, (A,), or their number and the first one; ValueError: they are neither."""
+    """`MinariSpec.acted` of a space; ValueError: actions are neither vectors nor integers."""
     if space["type"] == "Discrete":
         if not 0 < (n := int(space["n"])) < 2**53 or abs(start := int(space.get("start", 0))) >= 2**53:
             raise ValueError(f"action_space has {n} choices from {_shown(space.get('start'))} on")
@@ -234,7 +230,8 @@ def _actions(space: dict[str, Any]) -> dict[str, Any]:
     bounds = np.array([space["low"], space["high"]], np.float64)
     if bounds.shape != (2, *space["shape"]) or not np.all(bounds[0] <= bounds[1]):
         raise ValueError(f"action_space has no bounds that fit its shape {_shown(space['shape'])}")
-    return {"action_low": tuple(bounds[0].ravel().tolist()), "action_high": tuple(bounds[1].ravel().tolist())}
+    low, high = (tuple(side.ravel().tolist()) for side in bounds)
+    return {"action_dim": len(low), "action_low": low, "action_high": high}
 
 
 def _environment(where: str, spec: dict[str, Any]) -> Described:
@@ -283,14 +280,14 @@ class MinariData(NamedTuple):
     spec: MinariSpec
 
 
-def read_minari(dataset_id: str, *, progress: bool = True, **limits: Any) -> MinariData:  # noqa: ANN401
+def read_minari(dataset_id: str, limits: Limits | None = None, *, progress: bool = True) -> MinariData:
     """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0"; without a version the latest, as in `choose_version`.
 
     Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, `minari` fetches it from its remote
     (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an episode of T
     steps the last is left out. Actions must lie in the dataset's own action space. `progress` shows bars. What it names
-    is never imported; `Described.problem` says why its environment cannot be played here. `limits` are the fields of
-    `columns.Limits`, in which the dataset's own spaces take the place of sizes and bounds.
+    is never imported; `Described.problem` says why its environment cannot be played here. In the `limits` the dataset's
+    own spaces take the place of sizes and bounds.
 
     Raises:
         UsageError: not a Minari id.
@@ -301,7 +298,7 @@ def read_minari(dataset_id: str, *, progress: bool = True, **limits: Any) -> Min
     folder = minari_data_dir(dataset_id)
     if not folder.exists():
         _fetch(dataset_id, folder.parent, progress)
-    return _read(dataset_id, folder, **limits)
+    return _read(dataset_id, folder, limits or Limits())
 
 
 def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
@@ -336,7 +333,7 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
             if shown:
                 hub.enable_progress_bars()
         try:
-            _read(dataset_id, data, clip_actions=True)
+            _read(dataset_id, data, Limits(clip_actions=True))
         except DataError as error:
             shutil.rmtree(staging)
             reason = str(error).replace(str(data.parent), target.name)
@@ -347,25 +344,21 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
         shutil.rmtree(staging)
 
 
-def _read(dataset_id: str, folder: Path, **limits: Any) -> MinariData:  # noqa: ANN401
+def _read(dataset_id: str, folder: Path, limits: Limits) -> MinariData:
     path, spec = folder / "main_data.hdf5", read_spec(folder / "metadata.json")
-    kind = limits.get("actions")  # of the user, who may know better than the space
-    limits |= {"action_low": -np.inf, "action_high": np.inf}
-    if spec.n_actions is not None and kind != "continuous":
-        limits |= {"n_actions": spec.n_actions, "action_start": spec.action_start}
-    elif spec.action_low is not None and kind != "discrete":
-        dim = len(spec.action_low)
-        limits |= {"action_low": spec.action_low, "action_high": spec.action_high, "action_dim": dim}
-    if spec.layout is not None and not limits.get("observation_keys"):
-        limits |= {"layout": spec.layout, "observation_dim": flat_size(spec.layout)}
-    episodes = read_file(path, dataset=dataset_id, **limits)
+    own: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
+    # The user may know better than the spaces.
+    if limits.actions in (None, "discrete" if "n_actions" in spec.acted else "continuous"):
+        own |= spec.acted
+    if spec.layout is not None and not limits.observation_keys:
+        own |= {"layout": spec.layout, "observation_dim": flat_size(spec.layout)}
+    episodes = read(path, replace(limits, **own), dataset_id)
     if episodes.n_steps != spec.total_steps:
         raise DataError(f"{path}: has {episodes.n_steps:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
     env_id, notes = None if spec.recorded is None else spec.recorded.env_id, (*spec.notes, *episodes.notes)
     if len(episodes) != spec.total_episodes:
         notes = (*notes, f"has {len(episodes):,} episodes, metadata.json counts {spec.total_episodes:,}")
-    unflat = None if spec.layout is None or is_vector(spec.layout) else spec.layout
-    layout = episodes.layout if limits.get("observation_keys") else unflat
+    layout = episodes.layout or (None if spec.layout is None or is_vector(spec.layout) else spec.layout)
     return MinariData(replace(episodes, source="minari", env_id=env_id, notes=notes, layout=layout), spec)
 
 
@@ -417,23 +410,23 @@ def write_minari(
         ends = {"terminations": last & episode.terminated, "truncations": last & (not episode.terminated)}
         observations = np.concatenate([episode.observations, finals[e : e + 1]])
         buffers.append(EpisodeBuffer(e, None, None, observations, episode.actions, episode.rewards, **ends))
+
+    def fill(folder: Path) -> None:
+        data = folder / "data"
+        data.mkdir()
+        observed = gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), finals.dtype.type)
+        storage = MinariStorage.new(data, observed, action_space)
+        storage.update_metadata({key: value for key, value in about.items() if value is not None})
+        storage.update_episodes(buffers)
+        recorded = read_spec(data / "metadata.json").recorded
+        if recorded is not None and recorded.problem is not None:
+            raise DataError(f"minari:{dataset_id}: not written: {recorded.problem.replace(str(folder), '')}")
+        for file in data.iterdir():
+            sync(file)
+        new_minari_folder(dataset_id)  # nobody has made it meanwhile
+
     with writing(target, WAY_OUT):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, and hidden: Minari does not list hidden folders.
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
-            data = Path(beside, "set", "data")
-            data.mkdir(parents=True)
-            observed = gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), finals.dtype.type)
-            storage = MinariStorage.new(data, observed, action_space)
-            storage.update_metadata({key: value for key, value in about.items() if value is not None})
-            storage.update_episodes(buffers)
-            recorded = read_spec(data / "metadata.json").recorded
-            if recorded is not None and recorded.problem is not None:
-                raise DataError(f"minari:{dataset_id}: not written: {recorded.problem.replace(beside, '')}")
-            for file in data.iterdir():
-                sync(file)
-            os.rename(data.parent, new_minari_folder(dataset_id))
-        sync(target.parent)
+        write_folder(target, fill)
     return target
 
 

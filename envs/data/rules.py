@@ -236,10 +236,8 @@ def _flags(part: Part, last: Flags, one_each: bool) -> dict[str, Flags]:
         for column in part.marks.get(role, {}).values():
             if one_each and column.shape[:1] != (part.steps,) and math.prod(column.shape) == 1:
                 flag = last & read_flags(column)[0]
-            elif one_each or _counts(column, role, part.steps) is None:
-                flag = read_flags(column, part.steps)
             else:
-                continue
+                flag = read_flags(column, part.steps)
             found[role] = found[role] | flag if role in found else flag
     return found
 
@@ -327,10 +325,10 @@ def _refuse_unknown_flags(part: Part, flags: Mapping[str, Flags]) -> None:
 
 def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
     """The last rows of episodes as numbers, lengths or first rows tell them, and the name of what was read."""
-    for role in ("number", "length", "last", "first", "step"):
+    for role in ("number", "length", "first", "step"):
         for name, column in part.marks.get(role, {}).items():
-            if role in ("length", "last"):
-                found = _counts(column, role, part.steps)
+            if role == "length":
+                found = _lengths(column, part.steps)
             elif not column.is_each(part.steps):
                 continue
             elif role == "number":
@@ -343,17 +341,12 @@ def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
     return None, ""
 
 
-def _counts(column: Column, role: str, steps: int) -> Flags | None:
-    """Lengths (E,), or ends (E,) as counts of rows, as the last rows of episodes; None: they are none."""
-    if role not in ("length", "last") or len(column.shape) != 1 or column.shape == (steps,) or not len(column.data):
+def _lengths(column: Column, steps: int) -> Flags | None:
+    """Lengths (E,) as the last rows of episodes; None: they are none. DataError: they are of other steps."""
+    if len(column.shape) != 1 or column.shape == (steps,) or not len(column.data) or column.data.dtype.kind not in "iu":
         return None
-    if column.data.dtype.kind not in "iu":
-        return None
-    counts = column.read().astype(np.int64)
-    ends = np.cumsum(counts) if role == "length" else counts
+    ends = np.cumsum(column.read().astype(np.int64))
     if ends[-1] != steps or ends[0] < 1 or (np.diff(ends) < 1).any():
-        if role == "last":
-            return None
         raise DataError(f"{column.place} counts {ends[-1]:,} steps, there are {steps:,}; correct it")
     return np.isin(np.arange(steps), ends - 1)
 

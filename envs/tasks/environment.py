@@ -4,14 +4,14 @@ import importlib
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import WrapperSpec
 
 from ...base.errors import SimulationError, UsageError, one_line
-from .spaces import Layout, flat_size, is_vector, layout_of
+from .spaces import flat_size, is_vector, layout_of
 from .table import Reference, Task, check_reference, unversioned
 
 MOST_ACTIONS = 2**20  # integers beyond are no numbers of choices
@@ -32,39 +32,6 @@ for _name, _count in (("Hopper", 5), ("Walker2d", 8)):
     _shown = WrapperSpec("Positions", f"{_LOCAL}.positions:Positions", {"count": _count})
     _full = gym.spec(f"{_name}-v4").entry_point
     gym.register(f"aaren_rl/{_name}-P-v4", _full, max_episode_steps=1000, additional_wrappers=(_shown,))
-
-
-class Spaces(NamedTuple):
-    """The spaces of an environment. `layout` flattens its observations; actions are vectors or integers."""
-
-    layout: Layout
-    action: gym.spaces.Box | gym.spaces.Discrete
-    max_episode_steps: int | None
-
-
-def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  as `make_env`
-    """The spaces of an environment, and its time limit in steps, if any. Actions may be unbounded.
-
-    Raises:
-        SimulationError: Gymnasium cannot make the environment.
-        UsageError: observations cannot be flattened, or actions are neither vectors of real numbers nor `Discrete`.
-    """
-    env = _make(env_id, kwargs)
-    close_env(env)
-    try:
-        layout = layout_of(env.observation_space)
-    except ValueError as error:
-        raise UsageError(f"{env_id}: observations {error}") from error
-    if not flat_size(layout):
-        raise UsageError(f"{env_id}: observations are without a number in them ({one_line(env.observation_space)})")
-    limit = None if env.spec is None else env.spec.max_episode_steps
-    limit = None if limit is None or limit < 1 else limit  # -1 is Gymnasium's for none
-    return Spaces(layout, _checked_actions(env_id, env.action_space), limit)
-
-
-def is_bounded(action: gym.spaces.Box) -> bool:
-    """Whether the bounds of all actions are numbers that mean something."""
-    return bool(max(np.abs(action.low).max(), np.abs(action.high).max()) < UNBOUNDED)
 
 
 def _checked_actions(env_id: str, action: gym.Space[Any]) -> gym.spaces.Box | gym.spaces.Discrete:
@@ -104,7 +71,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
     env = _make(env_id, kwargs)
     try:
         flat = is_vector(layout_of(env.observation_space))
-    except ValueError:  # `inspect_spaces` says why
+    except ValueError:  # `own_task` says why
         return env
     return env if flat else gym.wrappers.FlattenObservation(env)
 
@@ -187,13 +154,22 @@ def own_task(
 
     Raises:
         SimulationError: Gymnasium cannot make the environment.
-        UsageError: as `inspect_spaces`, or the reference returns do not rise.
+        UsageError: observations cannot be flattened, or actions are neither vectors of real numbers nor `Discrete`, or
+            the reference returns do not rise.
     """
     check_reference(reference)
     kwargs = dict(env_kwargs or {})
     if max_episode_steps is not None:
         kwargs["max_episode_steps"] = max_episode_steps
-    layout, action, horizon = inspect_spaces(env_id, **kwargs)
+    env = _make(env_id, kwargs)
+    close_env(env)
+    try:
+        layout = layout_of(env.observation_space)
+    except ValueError as error:
+        raise UsageError(f"{env_id}: observations {error}") from error
+    if not flat_size(layout):
+        raise UsageError(f"{env_id}: observations are without a number in them ({one_line(env.observation_space)})")
+    action, limit = _checked_actions(env_id, env.action_space), env.spec and env.spec.max_episode_steps
     acts: dict[str, Any]
     if isinstance(action, gym.spaces.Discrete):
         acts = {"action_dim": int(action.n), "n_actions": int(action.n), "action_start": int(action.start)}
@@ -207,7 +183,7 @@ def own_task(
         env_id=env_id,
         observation_dim=flat_size(layout),
         layout=None if is_vector(layout) else layout,
-        horizon=horizon or 0,
+        horizon=max(0, limit or 0),  # -1 is Gymnasium's for none
         env_kwargs=kwargs,
         reference=reference,
         **acts,

@@ -9,7 +9,6 @@ Shape suffixes: N steps or environments, O numbers of a flat observation.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +25,6 @@ MOST = 2**20  # numbers of an observation: beyond, one-hot vectors are a mistake
 _GRID = 2**10
 _DEPTH = 16
 _DESCRIBE = "describe it as Minari's serialize_space does"
-_INDEX = re.compile(r"_index_(\d+)")  # Minari's name for a part of a tuple
 
 
 def layout_of(space: gym.Space[Any]) -> Layout:
@@ -222,11 +220,7 @@ def _named(tree: Any) -> dict[str, Any]:  # noqa: ANN401
     """The parts of a dict or a tuple by name, in the order in which they are flattened."""
     if not isinstance(tree, Mapping):
         return {str(i): part for i, part in enumerate(tree)}
-    found = {str(key): part for key, part in tree.items()}
-    numbers = {key: match[1] for key in found if (match := _INDEX.fullmatch(key))}
-    if len(numbers) == len(found):
-        return {numbers[key]: found[key] for key in sorted(found, key=lambda key: int(numbers[key]))}
-    return dict(sorted(found.items()))
+    return dict(sorted((str(key), part) for key, part in tree.items()))
 
 
 def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:  # noqa: ANN401

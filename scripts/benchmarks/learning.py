@@ -20,7 +20,7 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.base.fields import COUNT, POSITIVE, SEED
 from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
-from aaren_rl.envs.data.episodes import split
+from aaren_rl.envs.data.episodes import best_of, split
 from aaren_rl.evaluate.play import action_error
 from aaren_rl.policies.card import MARKS, READING, HeldOut, hold_out
 from aaren_rl.policies.table import AGENTS, label, style
@@ -81,7 +81,8 @@ class Learner:
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         config = read_recipe(recipe, updates, seed)
-        training = training.best(config.data.draw_share if config.data.draws == "best" else 1)
+        if config.data.draws == "best":
+            training = training.take(best_of(training.returns, config.data.draw_share))
         self.recipe, self.config = recipe, settle_context(config, float(training.lengths.mean()))
         data = StepData(training, self.config.data.return_scale or D4RL_SCALE)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
