@@ -352,6 +352,26 @@ def take(
     return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
+def play_episode(
+    env: gym.Env[Any, Any], act: Callable[[npt.NDArray[np.float32]], npt.ArrayLike], seed: int, limit: int
+) -> Episode:
+    """An episode from a seed, of `limit` steps at most, with the action, (A,) or an integer, of each observation (O,).
+
+    Its numbers are float32. SimulationError: as in `take`.
+    """
+    observation, _ = begin(env, f"reset with seed {seed}", seed=seed)
+    rows = []
+    for step in range(limit):
+        action = np.array(act(seen := observation.astype(np.float32)))
+        observation, reward, terminated, truncated, _ = take(env, action.copy(), f"step {step + 1}")
+        rows.append((seen, action, reward))
+        if terminated or truncated:
+            break
+    observations, actions, rewards = (np.array(column) for column in zip(*rows, strict=True))
+    actions = actions.astype(np.float32) if actions.dtype.kind == "f" else actions
+    return Episode(observations, actions, rewards.astype(np.float32), terminated)
+
+
 def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
     """A number, a truth value or a 0-d array of one as a float; None for anything else."""
     if type(value) in (bool, float):

@@ -19,7 +19,7 @@ from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..base.fields import AUTO
 from ..cli import progress_bar
-from ..envs.simulation import AT_ONCE, rollout
+from ..envs.simulation import rollout
 from ..envs.tasks.environment import close_env, make_env, own_task
 from ..envs.tasks.spaces import Layout, parts_of
 from ..envs.tasks.table import Reference, normalized_score

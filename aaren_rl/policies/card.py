@@ -322,11 +322,7 @@ def hold_out(
     weights = draw_weights(episodes.returns, episodes.lengths, draws, draw_share)[chosen]
     if not weights.any():
         weights = draw_weights(episodes.returns[chosen], episodes.lengths[chosen], "best", draw_share)
-    try:
-        variance = action_noise_variance(episodes)
-    except DataError:  # data options modified the local dataset, so steps no longer match its stored noise variance
-        variance = None
-    floor = None
+    floor, variance = None, action_noise_variance(episodes)
     if variance is not None:
         of_steps = np.repeat(weights, episodes.lengths[chosen])
         floor = float(np.average(variance[episodes.rows(chosen)], weights=of_steps))

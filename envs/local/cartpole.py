@@ -1,9 +1,12 @@
 """Data of CartPole like a replay buffer: a controller whose share of random actions decreases."""
 
+from functools import partial
+
 import numpy as np
+import numpy.typing as npt
 
 from ..data.episodes import Episode, Episodes, join
-from ..simulation import begin, take
+from ..simulation import play_episode
 from ..tasks.environment import make_env
 from ..tasks.table import LocalTask
 
@@ -16,18 +19,14 @@ _STEPS, _SEED = 10_000, 0  # of a stage
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:
     """10 stages of 10,000 steps, the last episode of each whole; SimulationError: the environment failed."""
     rng, made = np.random.Generator(np.random.PCG64(_SEED)), list[Episode]()
+
+    def act(share: float, seen: npt.NDArray[np.float32]) -> int:
+        return int(rng.integers(2)) if rng.random() < share else int(seen @ _GAINS > 0)
+
     with make_env(task.env_id) as env:
         for share in _SHARES:
             steps = 0
             while steps < _STEPS:
-                rows, ended, terminated = [], False, False
-                observation, _ = begin(env, seed=int(rng.integers(2**31)))
-                while not ended:
-                    action = int(rng.integers(2)) if rng.random() < share else int(observation @ _GAINS > 0)
-                    after, reward, terminated, truncated, _ = take(env, action)
-                    rows.append((observation, action, reward))
-                    observation, ended = after, terminated or truncated
-                seen, actions, rewards = zip(*rows, strict=True)
-                made.append(Episode(np.array(seen), np.array(actions), np.array(rewards, np.float32), terminated))
-                steps += len(rows)
+                made.append(play_episode(env, partial(act, share), int(rng.integers(2**31)), task.horizon))
+                steps += len(made[-1])
     return join(made)

@@ -11,6 +11,7 @@ from gymnasium import spaces, utils
 from tqdm import trange
 
 from ..data.episodes import Episode, Episodes, join
+from ..simulation import play_episode
 from ..tasks.environment import load_mujoco
 from ..tasks.table import LocalTask
 
@@ -89,17 +90,14 @@ def control(position: Array, velocity: Array) -> Array:
 
 def play(env: ReacherRecall, rng: np.random.Generator, noise: float) -> Episode:
     """An episode of the controller on the full state, with Gaussian noise of this standard deviation on its torques."""
-    observation, _ = env.reset(seed=int(rng.integers(2**31)))
-    drawn = noise * rng.standard_normal((HORIZON, 2))
-    seen, taken, rewards = [], [], []
-    for disturbance in drawn:
-        torques = np.clip(control(env.data.qpos, env.data.qvel[:2]) + disturbance, -1.0, 1.0)
-        seen.append(observation)
-        taken.append(np.round(torques / _GRID) * _GRID)
-        observation, reward, *_ = env.step(taken[-1])
-        rewards.append(reward)
-    observations, actions, rewarded = (np.array(column, np.float32) for column in (seen, taken, rewards))
-    return Episode(observations, actions, rewarded, terminated=False)
+    seed = int(rng.integers(2**31))
+    drawn = iter(noise * rng.standard_normal((HORIZON, 2)))
+
+    def act(_: npt.NDArray[np.float32]) -> Array:
+        torques = np.clip(control(env.data.qpos, env.data.qvel[:2]) + next(drawn), -1.0, 1.0)
+        return np.asarray(np.round(torques / _GRID) * _GRID)
+
+    return play_episode(env, act, seed, HORIZON)
 
 
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from checks import replayed
 from safetensors.numpy import load_file
 
 from aaren_rl.envs import DataError, get_task, load_episodes, make_env
@@ -69,20 +70,17 @@ def test_the_policy_is_the_formula_in_float64():
 
 def test_episodes_are_the_environments():
     """Replaying the stored actions from the same seed gives the stored observations and rewards."""
-    envs, seed = [make_env("Hopper-v4") for _ in range(3)], (0, 380_000)
-    played = play(envs, BehaviorPolicy(MEDIUM), 1000, seed, 4)
-    env = make_env("Hopper-v4")
-    for number, episode in enumerate(played, start=4):
-        observation, _ = env.reset(seed=int(np.random.default_rng((*seed, number)).integers(2**31)))
-        for t, action in enumerate(episode.actions):
-            np.testing.assert_array_equal(episode.observations[t], observation.astype(np.float32))
-            observation, reward, terminated, truncated, _ = env.step(action)
-            assert episode.rewards[t] == np.float32(reward)
-            assert (terminated or truncated) == (t == len(episode) - 1)
-        assert episode.terminated == terminated
+    env, policy, seeds = make_env("Hopper-v4"), BehaviorPolicy(MEDIUM), [(0, 380_000, number) for number in range(4, 7)]
+    played = [play(env, policy, 1000, seed) for seed in seeds]
+    for seed, episode in zip(seeds, played, strict=True):
+        rng = np.random.default_rng(seed)
+        replayed(env, episode, int(rng.integers(2**31)))
+        noise = rng.standard_normal((1000, 3), dtype=np.float32)[: len(episode)]
+        np.testing.assert_array_equal(episode.actions, policy.act(episode.observations, noise))
+        assert episode.terminated or len(episode) == 1000
     assert len({episode.rewards.sum() for episode in played}) == 3, "episodes should differ"
-    cut = play(envs, BehaviorPolicy(MEDIUM), 7, seed, 4)
-    assert [(len(episode), len(episode.observations), episode.terminated) for episode in cut] == [(7, 7, False)] * 3
+    cut = play(env, policy, 7, seeds[0])
+    assert (len(cut), len(cut.observations), cut.terminated) == (7, 7, False)
 
 
 def test_each_policy_has_its_share_and_its_own_first_episodes_for_any_number_of_threads(monkeypatch):
@@ -101,8 +99,7 @@ def test_each_policy_has_its_share_and_its_own_first_episodes_for_any_number_of_
     for key in ("observations", "actions", "rewards", "terminated"):
         np.testing.assert_array_equal(getattr(both, key), np.concatenate([getattr(medium, key), getattr(random, key)]))
     assert len(np.unique(random.returns)) == len(random)
-    low, high = random.action_range()
-    assert -1.0 <= low < -0.99 and 0.99 < high <= 1.0
+    assert -1.0 <= random.actions.min() < -0.99 and 0.99 < random.actions.max() <= 1.0
 
 
 def test_a_set_is_made_once_and_describes_itself(monkeypatch, capfd):

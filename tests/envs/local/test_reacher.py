@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 from benchmarks.memory import target_distances
+from checks import same
 from gymnasium.utils.env_checker import check_env
-from minari_sets import same
 
 from aaren_rl.envs import BUILT_IN, make_env
 from aaren_rl.envs.local import reacher
