@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .agents import Policy
-    from .envs import Episodes
+    from .envs.data.episodes import Episodes
     from .train import train_policy
 
 __all__ = ["Episodes", "__version__", "load_policy", "train_policy"]
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> object:
 
         return train_policy
     if name == "Episodes":
-        from .envs import Episodes
+        from .envs.data.episodes import Episodes
 
         return Episodes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

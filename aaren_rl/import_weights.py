@@ -21,7 +21,8 @@ from .base.errors import CheckpointError, UsageError, one_line
 from .base.fields import CONTEXT, RETURN, RETURN_SCALE, read
 from .base.files import check_free, read_small, sha256
 from .cli import Parser, import_registering, run
-from .envs import Task, get_task, load_task
+from .envs.load import load_task
+from .envs.tasks.table import Task, get_task
 from .evaluate.play import check_fits
 from .policies.card import LEAST, PolicyCard, task_fields, versions
 from .policies.folder import load_tensors, make_model, save_policy

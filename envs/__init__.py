@@ -25,33 +25,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "BUILT_IN",
-    "REFERENCE_RETURNS",
-    "TASKS",
-    "AarenRLError",
-    "D4RLTask",
-    "DataError",
-    "Episode",
-    "Episodes",
-    "LocalTask",
-    "Reference",
-    "Rollouts",
-    "SequencePolicy",
-    "SimulationError",
-    "Task",
-    "UnknownTaskError",
-    "UsageError",
-    "find_task",
-    "get_task",
-    "is_own",
-    "load_episodes",
-    "load_task",
-    "make_env",
-    "normalized_score",
-    "returns_to_go",
-    "rollout",
-    "task_name",
-]
+    "BUILT_IN", "REFERENCE_RETURNS", "TASKS", "AarenRLError", "D4RLTask", "DataError", "Episode", "Episodes",
+    "LocalTask", "Reference", "Rollouts", "SequencePolicy", "SimulationError", "Task", "UnknownTaskError", "UsageError",
+    "find_task", "get_task", "is_own", "load_episodes", "load_task", "make_env", "normalized_score", "returns_to_go",
+    "rollout", "task_name",
+]  # fmt: skip
 
 # Those that import little first: a name is looked for in them in this order.
 _HOMES = "..base.errors .tasks.table .data.episodes .tasks.environment .simulation .load"

@@ -8,8 +8,8 @@ from pathlib import Path
 from ..base.errors import UsageError
 from ..base.fields import COUNT, RETURN, SEED
 from ..cli import Parser, import_registering, listed, progress_bar, run, shell_line, split_at_dashes
-from ..envs import get_task, is_own, task_name
-from ..envs.load import default_name
+from ..envs.load import default_name, is_own, task_name
+from ..envs.tasks.table import get_task
 from ..policies.table import AGENTS
 from ..sweep import add_places, request_run, train_all
 from ..train.config import Request

@@ -13,11 +13,10 @@ from ..base.errors import CheckpointError, UsageError
 from ..base.fields import CONTEXT, COUNT, SEED, TEMPERATURE
 from ..base.files import check_outputs, write_json
 from ..cli import Parser, choose_device, import_registering, progress_bar, run, target_return
-from ..envs import LocalTask, get_task
 from ..envs.data.minari import new_minari_folder, write_minari
 from ..envs.simulation import AT_ONCE, Recorder
 from ..envs.tasks.environment import has_no_limit
-from ..envs.tasks.table import env_kwargs
+from ..envs.tasks.table import LocalTask, env_kwargs, get_task
 from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, held_out_episodes, target_words, task_fields
 from ..runtime import load_policy
 from .play import EpisodePlan, action_error, score_policy

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from ..base.files import write_text
 from ..cli import aligned
-from ..envs import Reference, normalized_score
 from ..envs.data.episodes import effective
-from ..envs.tasks.table import is_d4rl_scale
+from ..envs.tasks.table import Reference, is_d4rl_scale, normalized_score
 from ..policies.card import SOURCES, Origin, draws_words, return_words, target_words, weights_words
 
 MEASURES = ("action MSE", "negative log-likelihood")  # for continuous actions, and for discrete ones

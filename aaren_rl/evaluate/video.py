@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..base.errors import ResourcesError, UsageError, one_line
+from ..base.errors import ResourcesError, SimulationError, UsageError, one_line
 from ..base.files import write_whole
 from ..cli import progress_bar
-from ..envs import SimulationError, make_env
 from ..envs.simulation import begin, take
-from ..envs.tasks.environment import close_env, load_mujoco
+from ..envs.tasks.environment import close_env, load_mujoco, make_env
 from ..policies.card import target_words
 from .scores import Score
 

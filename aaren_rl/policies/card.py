@@ -16,9 +16,8 @@ import yaml
 from ..base.errors import DataError, UsageError, one_line
 from ..base.fields import AUTO, RETURN, read
 from ..base.files import read_small
-from ..envs import load_task
 from ..envs.data.episodes import Episodes, draw_weights, held_out
-from ..envs.load import OF_THE_TABLE
+from ..envs.load import OF_THE_TABLE, load_task
 from ..envs.local.behavior import action_noise_variance
 from ..envs.tasks.spaces import checked_layout, flat_size
 from ..envs.tasks.table import Task, is_plain_argument, is_safe_name

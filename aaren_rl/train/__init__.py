@@ -16,7 +16,7 @@ from .folder import read_metrics
 
 if TYPE_CHECKING:
     from ..agents.policy.policy import Policy
-    from ..envs import Episodes
+    from ..envs.data.episodes import Episodes
 
 __all__ = ["TrainingResult", "train_policy"]
 

@@ -40,9 +40,8 @@ from ..base.fields import (
 )
 from ..base.files import read_small
 from ..cli import Parser, import_registering, run, target_return
-from ..envs import find_task, is_own, task_name
-from ..envs.load import default_name, expand
-from ..envs.tasks.table import env_kwargs
+from ..envs.load import default_name, expand, is_own, task_name
+from ..envs.tasks.table import env_kwargs, find_task
 from ..policies.card import DRAWN, ROLLOUTS
 from ..policies.table import AGENTS
 

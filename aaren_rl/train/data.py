@@ -20,7 +20,6 @@ from ..agents.model.decision import Scaling, TrunkState
 from ..agents.scan.rows import each, tensors
 from ..base.errors import DataError
 from ..base.fields import AUTO, RETURN_SCALE
-from ..envs import Reference, Task, load_task
 from ..envs.data.episodes import (
     Episodes,
     MappedArray,
@@ -33,6 +32,8 @@ from ..envs.data.episodes import (
     release,
     row_blocks,
 )
+from ..envs.load import load_task
+from ..envs.tasks.table import Reference, Task
 from ..policies.card import DRAWN, READING, HeldOut, hold_out, if_moved, return_words
 from .config import DataConfig, RunConfig
 

@@ -25,8 +25,9 @@ from ..base.errors import CheckpointError, NumericsError
 from ..base.fields import AUTO, read
 from ..base.files import core_count, is_there, write_text
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
-from ..envs import D4RLTask, Episodes, get_task
+from ..envs.data.episodes import Episodes
 from ..envs.local.behavior import mode_returns
+from ..envs.tasks.table import D4RLTask, get_task
 from ..evaluate.play import EpisodePlan, action_error, score_policy
 from ..evaluate.scores import MEASURES, Score, Unplayed, format_table
 from ..policies.card import SAME_MEAN, SOURCES, PolicyCard, ReturnBounds, target_words, task_fields, versions
