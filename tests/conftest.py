@@ -3,16 +3,13 @@
 import os
 import resource
 import signal
-from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 # With -n there is a process a core: more threads than one each would only wait for one another.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import h5py
 import minari_sets
 import numpy as np
 import pytest
@@ -20,6 +17,9 @@ import torch
 from small_run import quick
 
 from aaren_rl.envs import make_env
+from aaren_rl.envs.data.episodes import Episode, join
+from aaren_rl.envs.data.files import write_hdf5
+from aaren_rl.envs.simulation import play_episode
 
 STEPS = 1200
 MOST_WORKERS = 8
@@ -42,21 +42,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.fixture(scope="session")
 def hopper_file(tmp_path_factory) -> Path:
     """About 50 short episodes, 1,200 steps."""
-    env, rng = make_env("Hopper-v4"), np.random.default_rng(0)
-    steps: dict[str, list[Any]] = defaultdict(list)
-    while len(steps["rewards"]) < STEPS:
-        observation, ended = env.reset(seed=len(steps["rewards"]))[0], False
-        while not ended:
-            steps["observations"].append(observation.astype(np.float32))
-            steps["actions"].append(rng.uniform(-1, 1, 3).astype(np.float32))
-            observation, reward, ended, _, _ = env.step(steps["actions"][-1])
-            steps["rewards"].append(np.float32(reward))
-            steps["terminals"].append(ended)
-            steps["timeouts"].append(False)
-    env.close()
+    rng, made = np.random.default_rng(0), list[Episode]()
+    with make_env("Hopper-v4") as env:
+        while (n := sum(map(len, made))) < STEPS:
+            made.append(play_episode(env, lambda _: rng.uniform(-1, 1, 3).astype(np.float32), n, 1000))
     path = tmp_path_factory.mktemp("data") / "hopper.hdf5"
-    with h5py.File(path, "w") as file:
-        file.update({name: np.array(column) for name, column in steps.items()})
+    write_hdf5(path, join(made), {})
     return path
 
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
-from minari_sets import same
+from checks import same
 from small_run import ROOT
 
 import aaren_rl

@@ -21,7 +21,7 @@ from aaren_rl.agents.model.decision import MAX_EXPECTILE
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
-from aaren_rl.envs.data.episodes import split
+from aaren_rl.envs.data.episodes import best_of, split
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.local.behavior import mode_returns
 from aaren_rl.evaluate import main as evaluate
@@ -78,9 +78,9 @@ def test_other_data_than_a_run_was_trained_on_hold_nothing_out(trained, hopper_f
 
 def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(hopper_file, tmp_path, capsys):
     episodes = read_file(hopper_file)
-    best = episodes.best(0.1)
-    assert sorted(best.returns) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
-    assert episodes.best(1.0) is episodes and len(episodes.best(1e-9)) == 1
+    best = best_of(episodes.returns, 0.1)
+    assert sorted(episodes.returns[best]) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
+    assert len(best_of(episodes.returns, 1e-9)) == 1
     target = episodes.returns.max() + 1
     run = quick(
         tmp_path, hopper_file, f"--updates 1 --draws best --draw-share 0.1 --held-out 0 --target-return {target}"

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import gymnasium as gym
 import h5py
 import numpy as np
 import pytest
+from checks import refused, same
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
-from minari_sets import same, small
+from minari_sets import small
 
 from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, Episodes, get_task, load_task, rollout
@@ -53,18 +55,13 @@ MADE = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def environments() -> Iterator[None]:
-    for name, (seen, acted) in MADE.items():
-        kwargs = {"seen": seen, "acted": acted}
-        gym.register(name, lambda kwargs=kwargs: Played(**kwargs), max_episode_steps=20, disable_env_checker=True)
-    yield
-    for name in MADE:
-        del gym.registry[name]
-
-
 @pytest.fixture(autouse=True)
 def minari_root(tmp_path, monkeypatch) -> Path:
+    """Where datasets are written, with the environments registered."""
+    for name, (seen, acted) in MADE.items():
+        options: dict[str, Any] = {"max_episode_steps": 20, "disable_env_checker": True}
+        made = EnvSpec(name, partial(Played, seen, acted), **options)
+        monkeypatch.setitem(gym.registry, name, made)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     return tmp_path / "minari"
 
@@ -93,13 +90,6 @@ def discrete(seed: int = 0) -> Episodes:
     return dataclasses.replace(made, actions=rng.integers(START, START + CHOICES, made.n_steps))
 
 
-def refused(call: Callable[[], object], kind: type[Exception], *parts: object) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message and "; " in message and all(str(part) in message for part in parts), message
-
-
 @pytest.mark.parametrize("stored", [lambda actions: actions, lambda actions: actions.astype(np.int8)[:, None]])
 @pytest.mark.parametrize("known", [True, False])
 def test_integers_are_discrete_actions(stored, known, tmp_path):
@@ -108,10 +98,8 @@ def test_integers_are_discrete_actions(stored, known, tmp_path):
     episodes = read_file(save(tmp_path / "set.hdf5", actions=stored(actions)), **options)
     assert episodes.discrete and episodes.actions.dtype == np.int64
     np.testing.assert_array_equal(episodes.actions, actions)
-    assert episodes.action_range() == (-1.0, 1.0) and episodes.action_dim == 1
-    one = episodes.take([1])
-    np.testing.assert_array_equal(one.actions, actions[20:40])
-    assert len(episodes.best(0.3)) == 1
+    assert episodes.action_dim == 1
+    np.testing.assert_array_equal(episodes.take([1]).actions, actions[20:40])
 
 
 def at(step: int, value: Any, dtype: Any = np.int64) -> Any:
@@ -139,14 +127,14 @@ BAD: dict[str, tuple[dict[str, Any], tuple[object, ...]]] = {
 def test_bad_files_are_one_line(name, tmp_path):
     changes, parts = BAD[name]
     path = save(tmp_path / "set.hdf5", **changes)
-    refused(lambda: load_task("mine", str(path), env_id="SeenBox-v0"), DataError, path, *parts)
+    refused(lambda: load_task("mine", str(path), env_id="SeenBox-v0"), path, *parts)
 
 
 @pytest.mark.parametrize("shape", [(N,), (N, 1)])
 def test_integers_in_a_continuous_environment(shape, tmp_path):
     path = save(tmp_path / "set.hdf5", actions=np.ones(shape, np.int64))
     parts = path, f"int64 of shape {shape}", "at step 0", "vectors of real numbers"
-    refused(lambda: load_task("mine", str(path), env_id="Smooth-v0"), DataError, *parts)
+    refused(lambda: load_task("mine", str(path), env_id="Smooth-v0"), *parts)
     assert datasets(["info", str(path), "--env-id", "Smooth-v0"]) == 3
 
 

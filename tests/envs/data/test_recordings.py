@@ -47,7 +47,6 @@ COUNTED: dict[str, dict[str, Any]] = {
     "steps": {"timestep": STEP},
     "steps from 1": {"step": STEP[:, None] + 1},
     "lengths": {"episode_lengths": np.array(LENGTHS)},
-    "ends of Diffusion Policy": {"episode_ends": np.cumsum(LENGTHS)},
     "first rows": {"is_first": STEP == 0, "timeouts": LAST},
 }
 
@@ -59,15 +58,14 @@ def test_numbers_lengths_and_steps_tell_episodes_beside_terminations(name, tmp_p
 
 
 def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
-    for flags, part in (
-        (np.arange(N) == 3, "step 3, within an episode by episode"),
-        (None, "rows of episodes are mix"),
+    early, mixed, few = np.arange(N) == 3, np.arange(N) % 4, np.array([10, 5, 20, 4])
+    for columns, part in (
+        ({"terminals": early, "episode": NUMBER}, "step 3, within an episode by episode"),
+        ({"episode": mixed}, "rows of episodes are mix"),
+        ({"lengths": few}, "counts 39 steps, there are 40"),
     ):
-        number = NUMBER if flags is not None else np.arange(N) % 4
         with pytest.raises(DataError, match=part):
-            read_file(npz(tmp_path / "set.npz", terminals=flags, episode=number))
-    with pytest.raises(DataError, match="counts 39 steps, there are 40"):
-        read_file(npz(tmp_path / "set.npz", lengths=np.array([10, 5, 20, 4])))
+            read_file(npz(tmp_path / "set.npz", **columns))
     same(ARRAYS(SEEN, ACTED, REWARDS, DEAD, episode_ids=NUMBER))
     same(ARRAYS(SEEN, ACTED, REWARDS, DEAD, lengths=LENGTHS))
 
@@ -91,18 +89,11 @@ PADDING: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", PADDING)
 def test_padding_is_no_step(name, tmp_path):
-    rows = {
-        "observations": padded(SEEN),
-        "actions": padded(ACTED),
-        "rewards": padded(REWARDS),
-        "terminals": padded(DEAD),
-    }
-    for episodes in (
-        ARRAYS(**rows, **{name: PADDING[name]}),
-        read_file(npz(tmp_path / "a.npz", **rows, **{name: PADDING[name]})),
-    ):
+    given = {"observations": SEEN, "actions": ACTED, "rewards": REWARDS, "terminals": DEAD}
+    rows = {key: padded(array) for key, array in given.items()} | {name: PADDING[name]}
+    for episodes in (ARRAYS(**rows), read_file(npz(tmp_path / "a.npz", **rows))):
         assert same(episodes).notes[0] == f"left out rows of padding, by {name}"
-    each = [{key: value[e] for key, value in {**rows, name: PADDING[name]}.items()} for e in range(len(LENGTHS))]
+    each = [{key: value[e] for key, value in rows.items()} for e in range(len(LENGTHS))]
     same(Episodes.from_trajectories(each))
     other = "n_steps" if name == "lengths" else "keep"
     for one in each:
@@ -249,9 +240,8 @@ def test_the_page_gives_the_same_episodes_in_four_forms(tmp_path, monkeypatch):
     for words in commands:
         columns = words[words.index("--columns") + 1 : words.index("--env")] if "--columns" in words else ()
         assert load_episodes("mine", words[3], columns=columns).sha256() == wanted.sha256()
-    assert [words[3] for words in commands] == ["drive.hdf5", "drive.csv", "robot"] and wanted.lengths.tolist() == [
-        50
-    ] * 4
+    assert [words[3] for words in commands] == ["drive.hdf5", "drive.csv", "robot"]
+    assert wanted.lengths.tolist() == [50] * 4
 
 
 def test_tables(tmp_path):

@@ -2,14 +2,15 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from minari_sets import same
+from checks import replayed, same
+from gymnasium.envs.registration import EnvSpec
 from policies import HOPPER, plain_policy
 
 from aaren_rl.envs import SimulationError, make_env, simulation
@@ -82,17 +83,12 @@ LENGTHS = [int(np.random.default_rng(seed).integers(1, 30)) for seed in range(6)
 
 
 @pytest.fixture
-def register() -> Iterator[Register]:
-    names: list[str] = []
+def register(monkeypatch) -> Register:
+    def add(kind: type, **kwargs: object) -> str:
+        monkeypatch.setitem(gym.registry, name := f"{kind.__name__}-v0", EnvSpec(name, kind, kwargs=kwargs))
+        return name
 
-    def add(kind: object, **kwargs: object) -> str:
-        names.append(f"{kind if isinstance(kind, str) else kind.__name__}-v0".rpartition(":")[2])
-        gym.register(names[-1], kind, kwargs=kwargs)
-        return names[-1]
-
-    yield add
-    for name in names:
-        gym.registry.pop(name)
+    return add
 
 
 @pytest.mark.faults
@@ -210,12 +206,7 @@ def test_what_is_recorded_is_what_happened(workers):
     assert episodes.terminated.all() and len(set(played.lengths.tolist())) > 1
     env = make_env(HOPPER)
     for e in (0, 19):
-        observation, _ = env.reset(seed=10 + e)
-        for t in range(len(episodes[e])):
-            np.testing.assert_array_equal(episodes[e].observations[t], observation.astype(np.float32))
-            observation, reward, *_ = env.step(episodes[e].actions[t])
-            assert episodes[e].rewards[t] == np.float32(reward)
-        np.testing.assert_array_equal(finals[e], observation.astype(np.float32))
+        np.testing.assert_array_equal(finals[e], replayed(env, episodes[e], 10 + e))
     env.close()
 
 

@@ -39,12 +39,8 @@ def cache(tmp_path, monkeypatch):
 
 def test_corridors_are_named_by_their_steps():
     task = get_task("tmaze-10000")
-    assert (task.horizon, task.env_kwargs, task.dataset, task.data_horizon) == (
-        10_000,
-        {"length": 10_000},
-        "tmaze",
-        200,
-    )
+    assert (task.horizon, task.env_kwargs) == (10_000, {"length": 10_000})
+    assert (task.dataset, task.data_horizon) == ("tmaze", 200)
     assert get_task("tmaze-2").horizon == 2 and get_task("tmaze-1000000").horizon == 1_000_000
     assert normalized_score("tmaze-50", [0.0, 1.0, 0.5]).tolist() == [0, 100, 50]
     for name in ("tmaze-1", "tmaze-x", "tmaze-", "tmaze-02", "tmaze-1000001", "tmaze-10000000"):

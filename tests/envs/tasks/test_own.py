@@ -13,10 +13,14 @@ import minari_sets
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 
 from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
+from aaren_rl.envs.data.episodes import join
+from aaren_rl.envs.data.files import write_hdf5
+from aaren_rl.envs.simulation import play_episode
 from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
@@ -30,20 +34,10 @@ SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory):
     """Ten episodes of uniform torques in Pendulum-v1, whose actions lie in [-2, 2]."""
-    env, rng = make_env("Pendulum-v1"), np.random.default_rng(0)
-    rows = {key: [] for key in ("observations", "actions", "rewards", "timeouts")}
-    for seed in range(10):
-        observation, cut = env.reset(seed=seed)[0], False
-        while not cut:
-            action = rng.uniform(-2, 2, 1).astype(np.float32)
-            after, reward, _, cut, _ = env.step(action)
-            for column, value in zip(rows.values(), (observation, action, float(reward), cut), strict=True):
-                column.append(value)
-            observation = after
-    env.close()
-    path = tmp_path_factory.mktemp("own") / "pendulum_random.hdf5"
-    with h5py.File(path, "w") as file:
-        file.update({key: np.array(column) for key, column in rows.items()})
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("own") / "pendulum_random.hdf5"
+    with make_env("Pendulum-v1") as env:
+        made = [play_episode(env, lambda _: rng.uniform(-2, 2, 1).astype(np.float32), seed, 200) for seed in range(10)]
+    write_hdf5(path, join(made), {})
     return path
 
 
@@ -59,7 +53,7 @@ def test_the_task_is_the_environments(pendulum):
     task, episodes = load_task("mine", pendulum, env_id="Pendulum-v1")
     assert (task.observation_dim, task.action_dim, task.horizon) == (3, 1, 200)
     assert (task.action_low, task.action_high) == ((-2.0,), (2.0,))
-    assert len(episodes) == 10 and episodes.action_range()[1] > 1.5
+    assert len(episodes) == 10 and episodes.actions.max() > 1.5
     assert task.target_returns == (episodes.returns.max(),) and task.reference is None
     # Actions are scaled for the model.
     index, mask = torch.arange(400).unsqueeze(0), torch.ones(1, 400, dtype=torch.bool)
@@ -194,14 +188,12 @@ def test_what_is_refused(pendulum, tmp_path, monkeypatch, capsys, arguments, cod
     assert not list(tmp_path.rglob("config.yaml"))
 
 
-def test_environments_without_a_time_limit():
-    gym.register("OwnEndless-v0", "gymnasium.envs.classic_control:PendulumEnv")
-    try:
-        assert own_task("mine", "OwnEndless-v0").horizon == 0
-        task = own_task("mine", "OwnEndless-v0", max_episode_steps=7)
-        assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
-    finally:
-        del gym.registry["OwnEndless-v0"]
+def test_environments_without_a_time_limit(monkeypatch):
+    endless = EnvSpec("OwnEndless-v0", "gymnasium.envs.classic_control:PendulumEnv")
+    monkeypatch.setitem(gym.registry, endless.id, endless)
+    assert own_task("mine", endless.id).horizon == 0
+    task = own_task("mine", endless.id, max_episode_steps=7)
+    assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from gymnasium.vector.utils import create_empty_array
 from minari.serialization import serialize_space
 
@@ -16,26 +16,19 @@ from aaren_rl.envs import UsageError
 from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.envs.tasks.spaces import checked_layout, flat_size, flatten_batch, layout_of
 
+PAIR = Box(-1, 1, (2,))
 SPACES = {
-    "goal": spaces.Dict(
-        observation=spaces.Box(-1, 1, (3,)),
-        desired_goal=spaces.Box(-1, 1, (2,), np.float64),
-        achieved_goal=spaces.Box(-1, 1, (2,)),
-    ),
-    "order": spaces.Dict(OrderedDict([("b", spaces.Box(0, 1, (2,))), ("a", spaces.Discrete(3))])),
-    "nested": spaces.Dict(
-        z=spaces.Tuple([spaces.Discrete(4, start=-2), spaces.MultiBinary(3)]), a=spaces.Box(0, 9, (2, 2), np.int16)
-    ),
-    "tuple": spaces.Tuple(
-        [spaces.Box(0, 1, ()), *(spaces.Discrete(2) for _ in range(11)), spaces.MultiDiscrete([2, 3])]
-    ),
-    "discrete": spaces.Discrete(5, start=3),
-    "multi": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, -1]]),
-    "single": spaces.MultiDiscrete([1, 1]),
-    "binary": spaces.MultiBinary([2, 3]),
-    "axes": spaces.Box(-1, 1, (2, 3, 4)),
-    "vector": spaces.Box(-1, 1, (4,)),
-    "grid": spaces.Box(0, 255, (32, 32, 1), np.uint8),
+    "goal": Dict(observation=Box(-1, 1, (3,)), desired_goal=Box(-1, 1, (2,), np.float64), achieved_goal=PAIR),
+    "order": Dict(OrderedDict([("b", PAIR), ("a", Discrete(3))])),
+    "nested": Dict(z=Tuple([Discrete(4, start=-2), MultiBinary(3)]), a=Box(0, 9, (2, 2), np.int16)),
+    "tuple": Tuple([Box(0, 1, ()), *(Discrete(2) for _ in range(11)), MultiDiscrete([2, 3])]),
+    "discrete": Discrete(5, start=3),
+    "multi": MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, -1]]),
+    "single": MultiDiscrete([1, 1]),
+    "binary": MultiBinary([2, 3]),
+    "axes": Box(-1, 1, (2, 3, 4)),
+    "vector": Box(-1, 1, (4,)),
+    "grid": Box(0, 255, (32, 32, 1), np.uint8),
 }
 
 
@@ -58,37 +51,31 @@ def test_flattens_as_gymnasium_does(name):
         assert flat.dtype == np.float32
         np.testing.assert_array_equal(flat, expected)
     # A card has the layout as JSON, Minari the space.
-    assert (
-        checked_layout(json.loads(json.dumps(layout))) == layout == checked_layout(json.loads(serialize_space(space)))
-    )
+    for text in (json.dumps(layout), serialize_space(space)):
+        assert checked_layout(json.loads(text)) == layout
 
 
 def test_without_a_space_columns_are_in_the_order_of_sorted_keys():
     a, b = np.arange(6.0).reshape(3, 2), np.arange(3)
-    tree = {"z": (b, a.reshape(3, 2, 1)), "a": a, "m": {f"_index_{i}": b + i for i in range(11)}}
+    tree = {"z": (b, a.reshape(3, 2, 1)), "a": a, "m": tuple(b + i for i in range(11))}
     expected = np.column_stack([a, *(b + i for i in range(11)), b, a])
     np.testing.assert_array_equal(flatten_batch(None, tree), expected)
-    np.testing.assert_array_equal(
-        flatten_batch(None, [{"x": 1.0, "w": [2, 3]}, {"x": 4, "w": [5, 6]}]), [[2, 3, 1], [5, 6, 4]]
-    )
+    each = [{"x": 1.0, "w": [2, 3]}, {"x": 4, "w": [5, 6]}]
+    np.testing.assert_array_equal(flatten_batch(None, each), [[2, 3, 1], [5, 6, 4]])
     far = np.array([[1.7e9 + 1]])
     assert flatten_batch(None, {"time": far}, dtype=np.float64)[0, 0] == far[0, 0]
+
+
+TWO, THREE = np.zeros((2, 2)), np.zeros((3, 2))
+GOAL = {"observation": np.zeros((2, 3)), "desired_goal": TWO}
 
 
 @pytest.mark.parametrize(
     ("space", "tree", "message"),
     [
-        (
-            "goal",
-            {"observation": np.zeros((2, 3)), "desired_goal": np.zeros((2, 2))},
-            "'achieved_goal' is missing (found: ",
-        ),
+        ("goal", GOAL, "'achieved_goal' is missing (found: "),
         ("goal", np.zeros((2, 6)), "has shape (2, 6); give the parts of the Dict, or (2, 7)"),
-        (
-            "goal",
-            {"observation": np.zeros((2, 3)), "desired_goal": np.zeros((3, 2)), "achieved_goal": np.zeros((2, 2))},
-            "desired_goal has 3;",
-        ),
+        ("goal", {**GOAL, "desired_goal": THREE, "achieved_goal": TWO}, "desired_goal has 3;"),
         ("discrete", np.array([3, 8]), "has 8 in row 1; its space is 3 to 7"),
         ("discrete", np.array([3, 3.5]), "has 3.5 in row 1"),
         ("discrete", {"a": np.zeros(2)}, "is a dict, its space is a Discrete"),
@@ -111,11 +98,11 @@ def test_what_is_wrong_with_data_is_told(space, tree, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Box(0, 255, (84, 84, 3), np.uint8), "are images (uint8 of shape (84, 84, 3))"),
-        (spaces.Dict(camera=spaces.Box(0, 255, (32, 33, 1), np.uint8)), "no encoder"),
-        (spaces.Text(5), "are Text, which has no fixed size"),
-        (spaces.Sequence(spaces.Discrete(2)), "are Sequence"),
-        (spaces.Discrete(10**9), "1,000,000,000 numbers when flattened"),
+        (Box(0, 255, (84, 84, 3), np.uint8), "are images (uint8 of shape (84, 84, 3))"),
+        (Dict(camera=Box(0, 255, (32, 33, 1), np.uint8)), "no encoder"),
+        (Text(5), "are Text, which has no fixed size"),
+        (Sequence(Discrete(2)), "are Sequence"),
+        (Discrete(10**9), "1,000,000,000 numbers when flattened"),
     ],
 )
 def test_what_cannot_be_flattened_is_refused(space, message):
@@ -124,25 +111,15 @@ def test_what_cannot_be_flattened_is_refused(space, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        None,
-        {"type": "Box"},
-        {"type": "Box", "shape": [-1]},
-        {"type": "Box", "shape": [True]},
-        {"type": "Discrete", "n": 0},
-        {"type": "Discrete", "n": 2.5, "start": 0},
-        {"type": "MultiDiscrete", "nvec": [2, [3]]},
-        {"type": "MultiDiscrete", "nvec": [2, 3], "start": [0]},
-        {"type": "MultiBinary", "n": "3"},
-        {"type": "Tuple", "subspaces": {}},
-        {"type": "Dict", "subspaces": {"a": []}},
-    ],
-)
-def test_descriptions_that_are_none_are_refused(tree):
-    with pytest.raises(ValueError, match="; "):
-        checked_layout(tree)
+def test_descriptions_that_are_none_are_refused():
+    for tree in (
+        None, {"type": "Box"}, {"type": "Box", "shape": [-1]}, {"type": "Box", "shape": [True]},
+        {"type": "Discrete", "n": 0}, {"type": "Discrete", "n": 2.5, "start": 0},
+        {"type": "MultiDiscrete", "nvec": [2, [3]]}, {"type": "MultiDiscrete", "nvec": [2, 3], "start": [0]},
+        {"type": "MultiBinary", "n": "3"}, {"type": "Tuple", "subspaces": {}}, {"type": "Dict", "subspaces": {"a": []}},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="; "):
+            checked_layout(tree)
 
 
 class Acted(gym.Env):
@@ -152,13 +129,6 @@ class Acted(gym.Env):
         self.action_space = space
 
 
-@pytest.fixture
-def register() -> Iterator[None]:
-    yield
-    gym.registry.pop("Acted-v0", None)
-
-
-@pytest.mark.usefixtures("register")
 @pytest.mark.parametrize(
     ("space", "message"),
     [
@@ -171,8 +141,9 @@ def register() -> Iterator[None]:
     ],
     ids=str,
 )
-def test_actions_that_are_refused(space, message):
-    gym.register("Acted-v0", lambda: Acted(space), max_episode_steps=9, disable_env_checker=True)
+def test_actions_that_are_refused(space, message, monkeypatch):
+    acted = EnvSpec("Acted-v0", lambda: Acted(space), max_episode_steps=9, disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, "Acted-v0", acted)
     with pytest.raises(UsageError, match=message) as error:
         own_task("acted", "Acted-v0")
     assert "\n" not in str(error.value)

@@ -1,0 +1,37 @@
+"""What tests of data hold episodes and errors to."""
+
+from collections.abc import Callable
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from aaren_rl.base.errors import AarenRLError, DataError
+from aaren_rl.envs.data.episodes import Episode, Episodes
+
+
+def same(one: Episodes, other: Episodes) -> None:
+    """The same numbers of the same types."""
+    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
+
+
+def refused(call: Callable[[], object], *parts: object, error: type[AarenRLError] = DataError) -> str:
+    """The message of the error that a call ends in: one line with these parts and a way out."""
+    with pytest.raises(error) as caught:
+        call()
+    message = str(caught.value)
+    assert caught.value.exit_code in range(2, 8) and "\n" not in message and "; " in message, message
+    assert all(str(part) in message for part in parts), message
+    return message
+
+
+def replayed(env: gym.Env, episode: Episode, seed: int) -> np.ndarray:
+    """The observation behind the last step of an episode, whose actions from this seed give the same again."""
+    observation, terminated = env.reset(seed=seed)[0], False
+    for t, action in enumerate(episode.actions):
+        np.testing.assert_array_equal(episode.observations[t], observation.astype(np.float32))
+        observation, reward, terminated, _, _ = env.step(action)
+        assert episode.rewards[t] == np.float32(reward)
+    assert episode.terminated == terminated
+    return observation.astype(np.float32)
