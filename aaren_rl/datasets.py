@@ -67,9 +67,7 @@ def make_parser() -> Parser:
         command.add_argument("--observation-keys", metavar="S", nargs="+", help=keys)
         command.add_argument("--actions", metavar="NAME", help="discrete or continuous, where a file's do not tell")
         command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
-        command.add_argument(
-            "--max-episode-steps", type=COUNT.integer, metavar="N", help="cut a file's episodes after N"
-        )
+        command.add_argument("--max-episode-steps", type=COUNT.integer, metavar="N", help="cut episodes after N steps")
 
     add("list", _list, "what there is of every task")
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, columns, where it is from")

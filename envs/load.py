@@ -221,8 +221,8 @@ def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) ->
         raise UsageError(f"--local-steps {steps} is for --source local and at least {LEAST_STEPS:,}; correct it")
     file = Path(source) if is_file(source) else None
     if not own:
-        task = get_task(name)
-        return task, _of_table(task, source, reading) if file is None else _read_for(task, file, reading)
+        known = get_task(name)
+        return known, _of_table(known, source, reading) if file is None else _read_for(known, file, reading)
     if file is None:
         task, episodes = _of_minari(name, source, reading, plays)
     elif reading.env_id is not None:

@@ -352,9 +352,7 @@ def take(
     return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
-def play_episode(
-    env: gym.Env[Any, Any], act: Callable[[npt.NDArray[np.float32]], npt.ArrayLike], seed: int, limit: int
-) -> Episode:
+def play_episode(env: gym.Env[Any, Any], act: Callable[[Any], npt.ArrayLike], seed: int, limit: int) -> Episode:
     """An episode from a seed, of `limit` steps at most, with the action, (A,) or an integer, of each observation (O,).
 
     Its numbers are float32. SimulationError: as in `take`.

@@ -38,11 +38,8 @@ env.create_dataset(sys.argv[1], algorithm_name="random", ref_min_score=-20.0, re
 
 def record(root: Path) -> Path:
     """Three episodes of uniform actions in Hopper-v5 up to the fall, and one that is cut after five steps."""
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _RECORD, ID],
-        env={**os.environ, "MINARI_DATASETS_PATH": str(root)},
-        check=True,
-    )
+    environment = {**os.environ, "MINARI_DATASETS_PATH": str(root)}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", _RECORD, ID], env=environment, check=True)
     return root / ID / "data"
 
 

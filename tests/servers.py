@@ -159,18 +159,14 @@ class HubHandler(QuietHandler):
         resolve = f"/datasets/{repository}/resolve/"
         if path == "/api/datasets":
             asked = parse_qs(urlsplit(self.path).query)
-            names = (
-                [repository] if asked.get("author") == ["farama-minari"] and asked["search"][0] in repository else []
-            )
-            return self.json([{"id": name} for name in names])
+            found = asked.get("author") == ["farama-minari"] and asked["search"][0] in repository
+            return self.json([{"id": repository}] if found else [])
         if path.startswith(f"/api/datasets/{repository}/revision/"):
-            return self.json(
-                {"id": repository, "sha": hub.commit, "siblings": [{"rfilename": name} for name in hub.files]}
-            )
+            siblings = [{"rfilename": name} for name in hub.files]
+            return self.json({"id": repository, "sha": hub.commit, "siblings": siblings})
         if path.startswith(f"/api/datasets/{repository}/tree/"):
-            return self.json(
-                [{"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in hub.files.items()]
-            )
+            of_all = {"type": "file", "oid": "0" * 40}
+            return self.json([{**of_all, "path": name, "size": len(content)} for name, content in hub.files.items()])
         if path.startswith(resolve):
             name = path.removeprefix(resolve).partition("/")[2]
             if name == "namespace_metadata.json":

@@ -247,9 +247,7 @@ def hold(path: str, steps: dict[str, npt.NDArray[Any]], limits: Limits, notes: l
     both = (OBSERVATIONS, observations, limits.observation_dim), (ACTIONS, actions, limits.action_dim)
     for key, array, dim in both:
         if array.ndim > 1 and dim not in (None, columns := array.shape[1]):
-            raise DataError(
-                f"{path}:{key} has {columns} columns, the environment has {dim}; choose the task it was made for"
-            )
+            raise DataError(f"{path}:{key} has {columns} columns, the environment has {dim}; choose another task")
     if actions.ndim > 1 or limits.n_actions is not None:
         _hold_actions(path, actions, limits, notes)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -64,7 +65,7 @@ def _receive(url: str, part: Path, by_hand: str, progress: bool) -> None:
         try:
             with urlopen(Request(url, headers={"User-Agent": "aaren-rl"}), timeout=_TIMEOUT_S) as response:
                 total = int(response.headers.get("Content-Length") or 0)
-                bar = {"total": total or None, "desc": part.name[1:-5], "disable": not progress}
+                bar: dict[str, Any] = {"total": total or None, "desc": part.name[1:-5], "disable": not progress}
                 with tqdm.wrapattr(response, "read", **bar) as body, open(part, "wb") as stream:
                     shutil.copyfileobj(body, stream)
                 if part.stat().st_size == (total or part.stat().st_size):

@@ -97,13 +97,9 @@ class Episodes(Sequence[Episode]):
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        actions = "1-d int64" if self.discrete else "2-d float32"
-        kinds = {
-            "observations": f"2-d {'float64' if self.is_exact else 'float32'}",
-            "actions": actions,
-            "rewards": "1-d float32",
-        }
-        for name, wanted in {**kinds, "offsets": "1-d int64", "terminated": "1-d bool"}.items():
+        seen, acted = f"2-d float{64 if self.is_exact else 32}", "1-d int64" if self.discrete else "2-d float32"
+        kinds = {"observations": seen, "actions": acted, "rewards": "1-d float32", "offsets": "1-d int64"}
+        for name, wanted in {**kinds, "terminated": "1-d bool"}.items():
             array = getattr(self, name)
             if f"{array.ndim}-d {array.dtype}" != wanted:
                 raise ValueError(f"{name} must be {wanted}, got shape {array.shape} {array.dtype}")
@@ -291,9 +287,7 @@ class Episodes(Sequence[Episode]):
         """Position of every step within its own episode, from 0, (N,)."""
         return np.arange(self.n_steps, dtype=np.int64) - np.repeat(self.offsets[:-1], self.lengths)
 
-    def statistics(
-        self, rows: npt.NDArray[np.int64] | None = None, weights: npt.NDArray[np.float64] | None = None
-    ) -> Statistics:
+    def statistics(self, rows: npt.NDArray[np.int64] | None = None, weights: Weights | None = None) -> Statistics:
         """Of the observation columns, over all steps or the `rows` of some; in float64 where observations are.
 
         `weights` of these steps tell how much each counts; None: all the same.
@@ -350,10 +344,8 @@ def join(parts: Sequence[Episode], **labels: Any) -> Episodes:  # noqa: ANN401  
         shape, mapped = (sum(map(len, arrays)), *arrays[0].shape[1:]), any(isinstance(a, MappedArray) for a in arrays)
         return np.concatenate(arrays, out=allocate(shape, np.result_type(*{a.dtype for a in arrays}), mapped))
 
-    offsets, terminated = (
-        np.cumsum([0, *map(len, parts)], dtype=np.int64),
-        np.array([part.terminated for part in parts]),
-    )
+    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    terminated = np.array([part.terminated for part in parts])
     return Episodes(**{key: end_to_end(key) for key in _STEPS}, offsets=offsets, terminated=terminated, **labels)
 
 

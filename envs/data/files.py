@@ -196,13 +196,11 @@ def write_pin(path: Path, digest: str) -> None:
 
 
 def read_pin(pinned: Path) -> str | None:
-    """The SHA-256 (hex) in a pin file; None if there is no such file. Raises DataError if it cannot be read."""
+    """The SHA-256 (hex) in a pin file; None if there is no such file. DataError: it begins with none."""
     try:
         text = pinned.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise DataError(f"{pinned}: cannot be read ({error.strerror}); change its mode or delete it") from error
     if not (match := re.match(r"([0-9a-fA-F]{64})\s", text)):
         raise DataError(f"{pinned}: does not begin with a SHA-256; write it with sha256sum, or delete it")
     return match[1].lower()
@@ -451,9 +449,7 @@ def column_of(value: Any, place: str) -> Column:  # noqa: ANN401
         if np.ma.is_masked(value):
             step, *column = np.argwhere(np.ma.getmaskarray(value))[0]
             where = f"step {step}" + (f", column {column[0]}" if column else "")
-            raise DataError(
-                f"{place}: is masked at {where}: a value is missing there; fill it, or leave the episode out"
-            )
+            raise DataError(f"{place}: is masked at {where}: a value is missing; fill it, or leave the episode out")
         array = np.asarray(value)
         if array.dtype == object:
             array = _numbers(value, array)

@@ -196,7 +196,8 @@ def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
     recorded, evaluated = (part(key, partial(_environment, f"{path}:{key}")) for key in ("env_spec", "eval_env_spec"))
     notes = [*(() if recorded is None else recorded.notes)]
     notes += [f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if metadata.get(key)]
-    low, high = (metadata.get(f"ref_{end}_score") for end in ("min", "max"))
+    scores: tuple[Any, Any] = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    low, high = scores
     rise = all(isinstance(end, int | float) for end in (low, high)) and -1e300 < low < high < 1e300
     if not rise and (low, high) != (None, None):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown([low, high])}")
@@ -264,9 +265,7 @@ def _environment(where: str, spec: dict[str, Any]) -> Described:
     if changing := [name for name in names if name not in _WATCHING]:
         problem = f"{where} was recorded through wrappers ({_shown(changing)}; not imported); {register}"
     if odd := [key for key, value in kwargs.items() if not is_plain_argument(key, value)]:
-        problem = (
-            f"{where}.kwargs has {_shown(odd)}, which may name files or modules, or are no plain values; {register}"
-        )
+        problem = f"{where}.kwargs has {_shown(odd)}, which may name files or modules, or are not plain; {register}"
     return Described(env_id, kwargs, min(limits, default=None), "ClipAction" in names, tuple(notes), problem)
 
 

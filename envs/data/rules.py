@@ -93,9 +93,7 @@ def assemble(
     }
 
 
-def _read(
-    parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, notes: list[str]
-) -> dict[str, npt.NDArray[Any]]:
+def _read(parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, notes: list[str]) -> dict[str, Any]:
     """Observations, actions and rewards of the rows that are kept."""
     kept = np.split(keep, np.cumsum([part.steps for part in parts])[:-1])
     total, acted, observed = int(keep.sum()), parts[0].actions.width, columns_of(parts[0].observations)
@@ -244,23 +242,21 @@ def _flags(part: Part, last: Flags, one_each: bool) -> dict[str, Flags]:
 
 def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
     """Raises DataError where episodes of one length have an entry that nobody knows and that may tell padding."""
-    length = parts[0].steps
+    most = parts[0].steps
     for name, column in parts[0].others.items():
         columns = [part.others[name].read() for part in parts if name in part.others]
         if len(columns) < len(parts) or columns[0].dtype.kind not in "biuf":
             continue
         if all(values.size == 1 for values in columns):
             counts = np.concatenate([values.reshape(1) for values in columns])
-            odd = (
-                _LIKE_A_LENGTH.search(name) and counts.dtype.kind in "iu" and 0 < counts.min() < length >= counts.max()
-            )
+            odd = _LIKE_A_LENGTH.search(name) and counts.dtype.kind in "iu" and 0 < counts.min() < most >= counts.max()
         else:  # zeros and ones that switch once, behind which actions and rewards stand still
-            odd = all(np.isin(values, (0, 1)).all() and values.size == length for values in columns)
+            odd = all(np.isin(values, (0, 1)).all() and values.size == most for values in columns)
             odd = odd and all(_stands_still(*pair) for pair in zip(parts, columns, strict=True))
             odd = odd and any(len(np.unique(values[:-1])) > 1 for values in columns)
         if odd:
             raise DataError(
-                f"{column.place} may tell which rows are padding, and all episodes have {length} rows; rename it to "
+                f"{column.place} may tell which rows are padding, and all episodes have {most} rows; rename it to "
                 f"mask or length if it does, or to infos_{name} if not"
             )
 
@@ -286,9 +282,7 @@ def read_flags(column: Column, steps: int | None = None) -> Flags:
     return flags
 
 
-def _meaning(
-    part: Part, flags: Mapping[str, Flags], notes: list[str], one_each: bool, told: str
-) -> tuple[Flags, Flags]:
+def _meaning(part: Part, flags: dict[str, Flags], notes: list[str], one_each: bool, told: str) -> tuple[Flags, Flags]:
     """Where episodes end, and which of these ends the environment made, by what the flags mean together."""
     nothing = np.zeros(part.steps, np.bool_)
     terminated, truncated, done = (flags.get(role) for role in ("terminated", "truncated", "done"))

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import h5py
@@ -35,6 +35,9 @@ from ..tasks.table import D4RLTask, LocalTask, get_task
 RECIPE_VERSION = 3  # part of the cache's path: increase it whenever a change alters the data
 LEAST_STEPS = 1_000  # fewer leave a policy of some recipes no more than one short episode
 _SEED = 0
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Seed: TypeAlias = tuple[int, ...]
 
 _POLICIES = Path(__file__).parent
 _WAY_OUT = "set AAREN_RL_CACHE to another folder"
@@ -73,9 +76,7 @@ class BehaviorPolicy:
         self._heads_bias = np.concatenate([weights[f"{head}.bias"] for head in ("mean", "log_std")])
         self.action_dim = len(weights["mean.bias"])
 
-    def gaussian(
-        self, observations: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def gaussian(self, observations: npt.NDArray[np.float32]) -> tuple[Doubles, Doubles]:
         """Mean and standard deviation, both (B, A), of the Gaussian before the tanh, for observations (B, O)."""
         x = observations.astype(np.float64)
         for kernel, bias in self._hidden:
@@ -92,7 +93,7 @@ class BehaviorPolicy:
         return (np.round(np.tanh(mean + std * noise) / _GRID) * _GRID).astype(np.float32)
 
 
-def play(env: gym.Env[Any, Any], policy: BehaviorPolicy | None, horizon: int, seed: tuple[int, ...]) -> Episode:
+def play(env: gym.Env[Any, Any], policy: BehaviorPolicy | None, horizon: int, seed: Seed) -> Episode:
     """An episode of a policy, or of uniformly random actions; all of its randomness comes from `seed`.
 
     SimulationError: the environment fails.
@@ -106,14 +107,12 @@ def play(env: gym.Env[Any, Any], policy: BehaviorPolicy | None, horizon: int, se
     return play_episode(env, lambda seen: policy.act(seen[None], next(noise)[None])[0], first, horizon)
 
 
-def episodes_of(
-    env_id: str, policy: BehaviorPolicy | None, horizon: int, seed: tuple[int, ...], n_steps: int
-) -> Iterator[Episode]:
-    """Episodes from number 0 on until they have `n_steps`, the last one whole; MuJoCo runs in parallel in threads.
+def episodes_of(env_id: str, policy: BehaviorPolicy | None, horizon: int, seed: Seed, steps: int) -> Iterator[Episode]:
+    """Episodes from number 0 on until they have so many `steps`, the last one whole; threads play several at once.
 
     SimulationError: an environment fails.
     """
-    threads = min(core_count(), -(-n_steps // (_AT_ONCE * horizon)))
+    threads = min(core_count(), -(-steps // (_AT_ONCE * horizon)))
 
     def several(env: gym.Env[Any, Any], first: int) -> list[Episode]:
         return [play(env, policy, horizon, (*seed, number)) for number in range(first, first + _AT_ONCE)]
@@ -128,8 +127,8 @@ def episodes_of(
         for first in count(0, _AT_ONCE * threads):
             for episode in chain.from_iterable(pool.map(several, plain, count(first, _AT_ONCE))):
                 yield episode
-                n_steps -= len(episode)
-                if n_steps <= 0:
+                steps -= len(episode)
+                if steps <= 0:
                     return
 
 
@@ -256,9 +255,7 @@ def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
 # What is known of a set's policies: the variance of their noise, their returns without noise
 
 
-def squashed_moments(
-    mean: npt.NDArray[np.floating], std: npt.NDArray[np.floating]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def squashed_moments(mean: Doubles, std: Doubles) -> tuple[Doubles, Doubles]:
     """Mean and variance of tanh(m + s z), z standard normal, for arrays of m and s of one shape.
 
     The variance is exact to 1e-13 for s up to 1, to 1e-5 up to 2.5 (the shipped policies' is seldom above 2) and to
@@ -269,7 +266,7 @@ def squashed_moments(
     return first, np.square(values - first[..., None]) @ _WEIGHTS
 
 
-def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
+def action_noise_variance(episodes: Episodes) -> Doubles | None:
     """Variance of the behavior's own action in the state of every step, mean over action dimensions, (N,).
 
     For a whole local set, as `load_episodes` gives it: take the `rows` of a part. None where it is not known: for data
@@ -308,7 +305,7 @@ def policy_rows(task: D4RLTask, episodes: Episodes) -> list[tuple[int | None, tu
     return found if complete and first == episodes.n_steps and not cut.any() else None
 
 
-def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> npt.NDArray[np.float64] | None:
+def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> Doubles | None:
     """Undiscounted returns, (episodes,), of the last policy of a task's local set acting without noise.
 
     The last policy is the best of a replay, and the expert of medium-expert. Its action is tanh(m), which may return

@@ -79,9 +79,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
 def _make(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     if ":" in env_id:
         # Gymnasium would import the module named before the colon, and the id may come from a file.
-        raise SimulationError(
-            f"environment id {env_id!r} names a module to import; use a registered id such as Hopper-v4"
-        )
+        raise SimulationError(f"environment id {env_id!r} names a module to import; use an id such as Hopper-v4")
     # Left alone, MuJoCo prints what it finds odd in a model, and writes MUJOCO_LOG.TXT into the working directory.
     mujoco, messages = load_mujoco(), list[str]()
     previous = mujoco.get_mju_user_warning()
@@ -116,9 +114,7 @@ def close_env(env: gym.Env[Any, Any]) -> None:
         env.close()
     except RAISED as error:
         name = env.spec.id if env.spec else type(env.unwrapped).__name__
-        raise SimulationError(
-            f"the environment {name} raised {told(error)} when it was closed; fix the environment"
-        ) from error
+        raise SimulationError(f"the environment {name} raised {told(error)} when it was closed; fix it") from error
 
 
 def told(error: BaseException) -> str:

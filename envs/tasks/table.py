@@ -270,9 +270,7 @@ def is_safe_name(name: str) -> bool:
 def check_own_name(name: str) -> str:
     """A name that may become part of a path and is not one of the table's; UsageError: it is no such name."""
     if not is_safe_name(name):
-        raise UsageError(
-            f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
-        )
+        raise UsageError(f"name {name[:60]!r}: use letters, digits, . _ and -, up to 100, a letter or digit first")
     if (task := find_task(name)) is not None:
         raise UsageError(
             f"{name} is simulated on {task.env_id}; give data of another environment a name of their own (--env)"

@@ -164,9 +164,7 @@ def test_what_goes_wrong_is_one_line(more, code, message, capsys):
         SAC("MlpPolicy", gym.make("MountainCarContinuous-v0"), **small()).save("sac")
     asked = {"--policy": ["random"], "--out": ["a.hdf5"], "--env-id": ["Echo-v0"]}
     asked |= {more[i]: [more[i + 1]] for i in range(0, len(more), 2)}
-    assert (
-        collect([*ENV[2:], "--steps", "100", *(word for name, value in asked.items() for word in (name, *value))])
-        == code
-    )
+    words = (word for name, value in asked.items() for word in (name, *value))
+    assert collect([*ENV[2:], "--steps", "100", *words]) == code
     errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
     assert len(errors) == 1 and message in errors[0] and not Path("a.hdf5").exists()

@@ -247,9 +247,8 @@ def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path):
     seen[:, 1] = 7.25
     seen[[5, 70, 900], 2] = 1e4
     zeros = np.zeros((steps, 1), np.float32)
-    episodes = Episodes(
-        seen, zeros, np.full(steps, 1e-6, np.float32), np.arange(0, steps + 1, 20), np.arange(100) % 4 == 0
-    )
+    ends = np.arange(0, steps + 1, 20), np.arange(100) % 4 == 0
+    episodes = Episodes(seen, zeros, np.full(steps, 1e-6, np.float32), *ends)
     path = tmp_path / "own.hdf5"
     write_hdf5(path, episodes, {})
     numbers = describe(read_file(path), None)

@@ -1,14 +1,7 @@
 import numpy as np
 import pytest
 
-from aaren_rl.envs import (
-    REFERENCE_RETURNS,
-    TASKS,
-    Episodes,
-    UnknownTaskError,
-    normalized_score,
-    returns_to_go,
-)
+from aaren_rl.envs import REFERENCE_RETURNS, TASKS, Episodes, UnknownTaskError, normalized_score, returns_to_go
 from aaren_rl.envs.data.columns import SIZES
 from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.tasks.environment import own_task

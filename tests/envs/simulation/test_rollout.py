@@ -164,9 +164,8 @@ def test_narrower_bounds_clip_actions_and_a_policy_sees_what_was_executed(mode, 
         return plain(self, observation, reward, state)
 
     monkeypatch.setattr(type(policy), "act", act)
-    rollout(
-        policy, register(Narrow), episodes=1, target_return=1.0, seed=2, on_action=lambda _, taken: acted.append(taken)
-    )
+    asked = {"episodes": 1, "target_return": 1.0, "seed": 2}
+    rollout(policy, register(Narrow), **asked, on_action=lambda _, taken: acted.append(taken))
     assert len(acted) > 3 and seen[0] is None and np.abs(acted).max() <= np.float32(0.01)
     np.testing.assert_array_equal(seen[1:], acted[:-1])
     said = capsys.readouterr().err.splitlines()

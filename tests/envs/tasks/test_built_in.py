@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 
 from aaren_rl.datasets import main as datasets
-from aaren_rl.envs import (
-    BUILT_IN,
-    UnknownTaskError,
-    UsageError,
-    get_task,
-    load_episodes,
-    load_task,
-    make_env,
-    normalized_score,
-)
+from aaren_rl.envs import BUILT_IN, UnknownTaskError, UsageError, get_task, load_episodes, load_task, make_env
 from aaren_rl.envs.local import behavior as local_sets
 from aaren_rl.envs.local.behavior import action_noise_variance
+from aaren_rl.envs.tasks.table import normalized_score
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import train_policy

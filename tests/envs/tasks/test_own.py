@@ -215,9 +215,8 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
     assert (task.env_id, episodes.dataset, task.target_returns[0]) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
     mine = f"minari:{minari_sets.ID}"
     task, episodes = load_task("mine", mine, env_id="Hopper-v4")
-    assert (
-        task.env_id == "Hopper-v4" and "recorded on Hopper-v5; Hopper-v4, of --env-id, is played" in episodes.notes[-1]
-    )
+    assert task.env_id == "Hopper-v4"
+    assert "recorded on Hopper-v5; Hopper-v4, of --env-id, is played" in episodes.notes[-1]
     with pytest.raises(UsageError, match="Hopper-v4"):
         load_task("hopper-medium", mine)
     reference = Reference("mine", 0.0, 10.0)
