@@ -19,17 +19,8 @@ from .envs.data.episodes import Episodes, blocks, moments
 from .envs.data.files import SUFFIXES, pin_path, write_hdf5
 from .envs.load import MINARI, Reading, d4rl_dataset_dir, data_files, default_name, load_one, minari_files
 from .envs.local.behavior import local_levels
-from .envs.tasks.table import (
-    BUILT_IN,
-    TASKS,
-    D4RLTask,
-    LocalTask,
-    Reference,
-    find_task,
-    get_task,
-    is_d4rl_scale,
-    normalized_score,
-)
+from .envs.tasks import table
+from .envs.tasks.table import BUILT_IN, TASKS, D4RLTask, LocalTask, Reference, find_task, get_task
 from .policies.card import SOURCES
 
 DESCRIPTION = """\
@@ -231,7 +222,7 @@ def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
     as constant, `action_shares` of discrete actions tell how often each was taken.
     """
     constant, path, ended = episodes.statistics().constant, Path(episodes.path), int(episodes.terminated.sum())
-    score = None if reference is None else float(normalized_score(reference, episodes.returns).mean())
+    score = None if reference is None else float(table.normalized_score(reference, episodes.returns).mean())
     return {
         "dataset": episodes.dataset,
         "source": episodes.source,
@@ -302,7 +293,7 @@ def format_description(d: dict[str, Any]) -> str:
     constant = ", ".join(map(str, d["constant_columns"])) or "none"
     score = "-"
     if d["reference"] is not None:
-        formula = ": 100 (R - random) / (expert - random)" if is_d4rl_scale(d["reference"]) else ""
+        formula = ": 100 (R - random) / (expert - random)" if table.is_d4rl_scale(d["reference"]) else ""
         score = f"{d['score_mean']:.1f} ({d['reference']}{formula})"
     low, high = d["action_range"]
     actions = f"{d['action_dim']} columns in [{low:.4g}, {high:.4g}]"

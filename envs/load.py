@@ -21,24 +21,10 @@ from .data.files import SUFFIXES, read
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
 from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from .simulation import begin, play_episode
+from .tasks import table
 from .tasks.environment import close_env, make_env, own_task
 from .tasks.spaces import MOST, parts_of
-from .tasks.table import (
-    BUILT_IN,
-    D4RL_SERVER,
-    TASKS,
-    D4RLTask,
-    LocalTask,
-    Reference,
-    Task,
-    check_own_name,
-    check_reference,
-    find_task,
-    get_task,
-    same_dynamics,
-    unversioned,
-)
-from .tasks.table import env_kwargs as arguments_of
+from .tasks.table import BUILT_IN, D4RL_SERVER, TASKS, D4RLTask, LocalTask, Reference, Task, find_task, get_task
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 
@@ -114,7 +100,7 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
         return get_task(name).name
     of_table = f"{MINARI}{minari_id(name)}" if name in TASKS and env_id is None else None
     versions = of_table is not None and all(split_version(one)[0] == of_table for one in each(source))
-    return name if versions else check_own_name(name)  # versions of what "minari" means for the name
+    return name if versions else table.check_own_name(name)  # versions of what "minari" means for the name
 
 
 # Loading
@@ -175,7 +161,7 @@ def load_task(
         AarenRLError: as `load_episodes`, `read_minari` and `own_task`.
     """
     try:
-        kwargs = arguments_of(env_kwargs)
+        kwargs = table.env_kwargs(env_kwargs)
     except ValueError as error:
         raise UsageError(f"--env-kwargs: {error}") from error
     reading = Reading(env_kwargs=kwargs, **options)
@@ -253,7 +239,7 @@ def _unplayed(name: str, episodes: Episodes, reading: Reading) -> Task:
     """The task of data without an environment, open; UsageError: what goes with one is given."""
     if reading.env_kwargs:
         raise UsageError("--env-kwargs: no environment is named to make with them; add --env-id ID")
-    check_reference(reading.reference)
+    table.check_reference(reading.reference)
     open_ended = () if episodes.discrete else (np.inf,) * episodes.action_dim
     return Task(
         name=name,
@@ -390,7 +376,7 @@ def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
     episodes = read(path, replace(reading, **sizes(task)), dataset)
     there = episodes.env_id
     if isinstance(task, D4RLTask | LocalTask):
-        same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) and there else [task.env_id]
+        same = table.same_dynamics(task.env_id) if isinstance(task, D4RLTask) and there else [task.env_id]
         if there not in (None, *same):
             raise DataError(
                 f"{path}:env_id is {there}, {task.name} is simulated on {task.env_id}; choose the task the file was "
@@ -398,8 +384,8 @@ def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
             )
         return _held_to_horizon(task, episodes)
     if there is not None and there != task.env_id:
-        robots = {unversioned(there), unversioned(task.env_id)}  # of D4RL, of which two have the same sizes
-        if len(robots) > 1 and robots <= {unversioned(of.env_id) for of in TASKS.values()}:
+        robots = {table.unversioned(there), table.unversioned(task.env_id)}  # of D4RL, of which two have the same sizes
+        if len(robots) > 1 and robots <= {table.unversioned(of.env_id) for of in TASKS.values()}:
             raise UsageError(f"--env-id {task.env_id}: {path} was recorded on {there}; leave --env-id out")
         note = f"the file names the environment {there}; {task.env_id} is used, whose sizes and bounds fit"
         episodes = replace(episodes, env_id=task.env_id, notes=(*episodes.notes, note))

@@ -10,6 +10,14 @@ from aaren_rl.base.errors import AarenRLError, DataError
 from aaren_rl.envs.data.episodes import Episode, Episodes
 
 
+def columns(n: int, seen: int = 3, acted: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random observations, actions within [-1, 1] and rewards of so many steps."""
+    rng = np.random.default_rng(seed)
+    observations, actions = rng.standard_normal((n, seen)), rng.uniform(-1, 1, (n, acted))
+    arrays = {"observations": observations, "actions": actions, "rewards": rng.standard_normal(n)}
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
 def same(one: Episodes, other: Episodes) -> None:
     """The same numbers of the same types."""
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):

@@ -75,11 +75,5 @@ def refused(*parts, **options):
 
 def small(seed=0, observation_dim=11, action_dim=3, lengths=(4, 1, 7)):
     """Episodes of random numbers."""
-    rng, n = np.random.default_rng(seed), sum(lengths)
-    return Episodes(
-        rng.standard_normal((n, observation_dim)).astype(np.float32),
-        rng.uniform(-1, 1, (n, action_dim)).astype(np.float32),
-        rng.standard_normal(n).astype(np.float32),
-        np.cumsum([0, *lengths]),
-        np.arange(len(lengths)) % 2 == 0,
-    )
+    steps = checks.columns(sum(lengths), observation_dim, action_dim, seed)
+    return Episodes(**steps, offsets=np.cumsum([0, *lengths]), terminated=np.arange(len(lengths)) % 2 == 0)

@@ -14,23 +14,8 @@ import numpy.typing as npt
 
 from ...base.errors import DataError, one_line
 from ..tasks.spaces import Layout, is_image, is_vector
-from .columns import (
-    CONVERT,
-    OBSERVATIONS,
-    Column,
-    Flags,
-    Limits,
-    Part,
-    Table,
-    Tree,
-    apart,
-    columns_of,
-    flat_width,
-    hold,
-    named,
-    read_finite,
-    read_observations,
-)
+from . import columns
+from .columns import CONVERT, OBSERVATIONS, Column, Flags, Limits, Part, Table, Tree, columns_of
 from .episodes import allocate, has_room
 
 _ENDS = ("terminated", "truncated", "done", "last", "behind", "goes_on")
@@ -64,8 +49,8 @@ def assemble(
             there is no complete episode.
     """
     notes: list[str] = []
-    parts = [named(table, limits) for table in tables]
-    if not one_each and len(padded := apart(parts[0])) > 1:
+    parts = [columns.named(table, limits) for table in tables]
+    if not one_each and len(padded := columns.apart(parts[0])) > 1:
         parts, one_each = padded, True
     for part in parts:
         check_shapes(part, limits, one_each)
@@ -78,7 +63,7 @@ def assemble(
     if not one_each and (resets := reset_rows(steps, ended, notes)) is not None:
         steps = {key: array[resets] for key, array in steps.items()}
         ended, terminated = ended[resets], terminated[resets]
-    hold(path, steps, limits, notes)
+    columns.hold(path, steps, limits, notes)
     stops = episode_ends(path, ended, limits.max_episode_steps, notes)
     if (n_steps := int(stops[-1])) < len(ended):
         notes.append(f"dropped {len(ended) - n_steps:,} steps of an unfinished last episode")
@@ -97,16 +82,16 @@ def _read(parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, no
     """Observations, actions and rewards of the rows that are kept."""
     kept = np.split(keep, np.cumsum([part.steps for part in parts])[:-1])
     total, acted, observed = int(keep.sum()), parts[0].actions.width, columns_of(parts[0].observations)
-    size = 4 * total * (flat_width(parts[0].observations, limits.layout) + acted)
+    size = 4 * total * (columns.flat_width(parts[0].observations, limits.layout) + acted)
     mapped = limits.memory_map or (size >= _LARGE and has_room(size))
     if mapped:
         notes.append("observations and actions are mapped from the disk")
     rewards = np.empty(total, np.float32)
     actions = allocate((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
-    read_finite([part.rewards for part in parts], rewards, kept)
-    read_finite([part.actions for part in parts], actions, kept)
+    columns.read_finite([part.rewards for part in parts], rewards, kept)
+    columns.read_finite([part.actions for part in parts], actions, kept)
     trees, places = [part.observations for part in parts], [f"{part.place}:{OBSERVATIONS}" for part in parts]
-    observations = read_observations(trees, kept, places, limits.layout, mapped)
+    observations = columns.read_observations(trees, kept, places, limits.layout, mapped)
     if len(observed) > 1 and limits.layout is None:
         notes.append(f"observations are {', '.join(column.name for column in observed)}, side by side")
     return {"observations": observations, "actions": actions, "rewards": rewards}
@@ -244,16 +229,16 @@ def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
     """Raises DataError where episodes of one length have an entry that nobody knows and that may tell padding."""
     most = parts[0].steps
     for name, column in parts[0].others.items():
-        columns = [part.others[name].read() for part in parts if name in part.others]
-        if len(columns) < len(parts) or columns[0].dtype.kind not in "biuf":
+        found = [part.others[name].read() for part in parts if name in part.others]
+        if len(found) < len(parts) or found[0].dtype.kind not in "biuf":
             continue
-        if all(values.size == 1 for values in columns):
-            counts = np.concatenate([values.reshape(1) for values in columns])
+        if all(values.size == 1 for values in found):
+            counts = np.concatenate([values.reshape(1) for values in found])
             odd = _LIKE_A_LENGTH.search(name) and counts.dtype.kind in "iu" and 0 < counts.min() < most >= counts.max()
         else:  # zeros and ones that switch once, behind which actions and rewards stand still
-            odd = all(np.isin(values, (0, 1)).all() and values.size == most for values in columns)
-            odd = odd and all(_stands_still(*pair) for pair in zip(parts, columns, strict=True))
-            odd = odd and any(len(np.unique(values[:-1])) > 1 for values in columns)
+            odd = all(np.isin(values, (0, 1)).all() and values.size == most for values in found)
+            odd = odd and all(_stands_still(*pair) for pair in zip(parts, found, strict=True))
+            odd = odd and any(len(np.unique(values[:-1])) > 1 for values in found)
         if odd:
             raise DataError(
                 f"{column.place} may tell which rows are padding, and all episodes have {most} rows; rename it to "

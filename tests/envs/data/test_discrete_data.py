@@ -11,7 +11,7 @@ import gymnasium as gym
 import h5py
 import numpy as np
 import pytest
-from checks import refused, same
+from checks import columns, refused, same
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from minari_sets import small
@@ -68,13 +68,8 @@ def minari_root(tmp_path, monkeypatch) -> Path:
 
 def arrays(**changes: Any) -> dict[str, Any]:
     """Three episodes; None leaves an array out."""
-    rng = np.random.default_rng(0)
-    good = {
-        "observations": rng.uniform(-1, 1, (N, 4)).astype(np.float32),
-        "actions": rng.integers(START, START + CHOICES, N),
-        "rewards": rng.standard_normal(N).astype(np.float32),
-        "terminals": np.arange(N) % 20 == 19,
-    }
+    actions = np.random.default_rng(0).integers(START, START + CHOICES, N)
+    good = {**columns(N, 4), "actions": actions, "terminals": np.arange(N) % 20 == 19}
     return {key: value for key, value in (good | changes).items() if value is not None}
 
 

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from minari_sets import small
 
-from aaren_rl.envs import REFERENCE_RETURNS, TASKS, Episodes, UnknownTaskError, normalized_score, returns_to_go
+from aaren_rl.envs import REFERENCE_RETURNS, TASKS, UnknownTaskError, normalized_score, returns_to_go
 from aaren_rl.envs.data.columns import SIZES
 from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.tasks.environment import own_task
@@ -11,15 +14,8 @@ ORIGIN = {"dataset": "mine", "source": "minari", "path": "there", "env_id": "Hop
 
 def make(lengths=(3, 1, 4), observation_dim=2, **changes):
     """Rewards number the steps."""
-    n, rng = sum(lengths), np.random.default_rng(0)
-    arrays = {
-        "observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, (n, 2)).astype(np.float32),
-        "rewards": np.arange(1, n + 1, dtype=np.float32),
-        "offsets": np.cumsum([0, *lengths]),
-        "terminated": np.arange(len(lengths)) % 2 == 0,
-    }
-    return Episodes(**{**arrays, **changes})
+    made = small(observation_dim=observation_dim, action_dim=2, lengths=lengths)
+    return replace(made, **{"rewards": np.arange(1, made.n_steps + 1, dtype=np.float32), **changes})
 
 
 def test_returns_to_go_is_accumulated_in_float64():

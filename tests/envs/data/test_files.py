@@ -16,7 +16,7 @@ from aaren_rl.envs import DataError, Episodes, UsageError
 from aaren_rl.envs.data import files, rules
 from aaren_rl.envs.data.files import read_file, write_hdf5
 
-N, SEEN, ACTED = 60, 3, 2
+N, SEEN = 60, 3
 ENDS = np.isin(np.arange(N), [9, 19, 29, 39, 59])
 DEAD = np.isin(np.arange(N), [9, 29])
 CUT = ENDS & ~DEAD
@@ -24,13 +24,7 @@ LENGTHS = [10, 10, 10, 10, 20]
 
 
 def steps(**changes: Any) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    good = {
-        "observations": rng.standard_normal((N, SEEN)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, (N, ACTED)).astype(np.float32),
-        "rewards": rng.standard_normal(N).astype(np.float32),
-    }
-    return {key: value for key, value in (good | changes).items() if value is not None}
+    return {key: value for key, value in (checks.columns(N) | changes).items() if value is not None}
 
 
 def flagged(**changes: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checks
 import h5py
 import numpy as np
 import pytest
@@ -17,14 +18,8 @@ from aaren_rl.base.errors import AarenRLError
 from aaren_rl.envs.data.files import read_file
 
 N = 120
-RNG = np.random.default_rng(0)
-COLUMNS: dict[str, Any] = {
-    "observations": RNG.standard_normal((N, 3)).astype(np.float32),
-    "actions": RNG.uniform(-1, 1, (N, 2)).astype(np.float32),
-    "rewards": RNG.standard_normal(N).astype(np.float32),
-    "terminals": np.isin(np.arange(N), [29, 89]),
-    "timeouts": np.isin(np.arange(N), [59, 119]),
-}
+ENDS = {"terminals": np.isin(np.arange(N), [29, 89]), "timeouts": np.isin(np.arange(N), [59, 119])}
+COLUMNS: dict[str, Any] = {**checks.columns(N), **ENDS}
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "float64": lambda values: values.astype(np.float64),
     "text": lambda values: values.astype("S8"),

@@ -20,9 +20,8 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import expand
 
 N = 30
-RNG = np.random.default_rng(0)
-SEEN, ACTED = RNG.standard_normal((N, 3)).astype(np.float32), RNG.uniform(-1, 1, (N, 2)).astype(np.float32)
-REWARDS, ENDS = RNG.standard_normal(N).astype(np.float32), np.arange(N) % 10 == 9
+SEEN, ACTED, REWARDS = checks.columns(N).values()
+ENDS = np.arange(N) % 10 == 9
 ARRAYS, TRAJECTORIES = Episodes.from_arrays, Episodes.from_trajectories
 
 

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import checks
 import gymnasium as gym
 import h5py
 import numpy as np
@@ -18,9 +19,8 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import default_name
 
 N = 40
-RNG = np.random.default_rng(0)
-SEEN, ACTED = RNG.standard_normal((N, 3)).astype(np.float32), RNG.uniform(-1, 1, (N, 2)).astype(np.float32)
-REWARDS, NUMBER = RNG.standard_normal(N).astype(np.float32), np.repeat([7, 8, 9, 10], [10, 5, 20, 5])
+SEEN, ACTED, REWARDS = checks.columns(N).values()
+NUMBER = np.repeat([7, 8, 9, 10], [10, 5, 20, 5])
 LENGTHS = [10, 5, 20, 5]
 LAST = np.append(np.diff(NUMBER) != 0, True)
 DEAD = LAST & (NUMBER == 8)

@@ -13,17 +13,7 @@ from safetensors.numpy import load_file
 
 from aaren_rl.envs import DataError, get_task, load_episodes, make_env
 from aaren_rl.envs.local import behavior as local_module
-from aaren_rl.envs.local.behavior import (
-    RECIPES,
-    BehaviorPolicy,
-    Recipe,
-    cache_dir,
-    local_levels,
-    make_local,
-    play,
-    policy_rows,
-    weights_path,
-)
+from aaren_rl.envs.local.behavior import RECIPES, BehaviorPolicy, Recipe, make_local, play, policy_rows, weights_path
 
 BEHAVIOR = Path(local_module.__file__).parent
 MEDIUM = BEHAVIOR / "hopper_380000.safetensors"
@@ -45,9 +35,9 @@ def content(path):
 
 
 def test_every_recipe_has_its_policies():
-    assert local_levels("humanoid") == ()
+    assert local_module.local_levels("humanoid") == ()
     for family in ("hopper", "halfcheetah", "walker2d", "ant"):
-        assert local_levels(family) == ("random", "medium", "medium-replay", "medium-expert", "expert")
+        assert local_module.local_levels(family) == ("random", "medium", "medium-replay", "medium-expert", "expert")
         for level, recipe in RECIPES[family].items():
             task = get_task(f"{family}-{level}")
             zeros, noise = np.zeros((1, task.observation_dim), np.float32), np.zeros((1, task.action_dim), np.float32)
@@ -106,7 +96,7 @@ def test_a_set_is_made_once_and_describes_itself(monkeypatch, capfd):
     small(monkeypatch, "random", (None,), 200)
     task = get_task("hopper-random")
     path = make_local(task)
-    assert path.parent == cache_dir() / "datasets" / str(local_module.RECIPE_VERSION)
+    assert path.parent == local_module.cache_dir() / "datasets" / str(local_module.RECIPE_VERSION)
     assert "making hopper-random" in capfd.readouterr().err
     before = path.stat()
     assert make_local(task) == path
@@ -140,7 +130,7 @@ def test_cache_dir(monkeypatch, tmp_path):
     for xdg, expected in ((str(tmp_path / "xdg"), "xdg/aaren_rl"), ("", ".cache/aaren_rl")):
         monkeypatch.setenv("XDG_CACHE_HOME", xdg)
         monkeypatch.setenv("HOME", str(tmp_path))
-        assert cache_dir() == tmp_path / expected
+        assert local_module.cache_dir() == tmp_path / expected
 
 
 SCRIPT = """

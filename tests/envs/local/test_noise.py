@@ -7,16 +7,8 @@ import pytest
 
 from aaren_rl.envs import get_task, load_episodes, make_env
 from aaren_rl.envs.data.episodes import held_out, split
-from aaren_rl.envs.local.behavior import (
-    RECIPES,
-    BehaviorPolicy,
-    Recipe,
-    action_noise_variance,
-    mode_returns,
-    policy_rows,
-    squashed_moments,
-    weights_path,
-)
+from aaren_rl.envs.local import behavior
+from aaren_rl.envs.local.behavior import RECIPES, BehaviorPolicy, action_noise_variance, mode_returns, policy_rows
 from aaren_rl.policies.card import hold_out
 
 TASK = get_task("hopper-medium-expert")
@@ -28,7 +20,7 @@ def episodes(tmp_path_factory):
     """Three policies, 2,000 steps each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AAREN_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setitem(RECIPES["hopper"], TASK.level, Recipe(POLICIES, 1500, "a test's recipe"))
+        patch.setitem(RECIPES["hopper"], TASK.level, behavior.Recipe(POLICIES, 1500, "a test's recipe"))
         yield load_episodes(TASK.name, "local", local_steps=6000, progress=False)
 
 
@@ -41,7 +33,7 @@ def test_moments_against_a_fine_grid():
         for mean in (-3.0, -0.4, 0.0, 1.7):
             values = np.tanh(mean + std * z)
             first = weights @ values
-            found = squashed_moments(np.array([mean]), np.array([std]))
+            found = behavior.squashed_moments(np.array([mean]), np.array([std]))
             np.testing.assert_allclose(found[0], first, atol=within)
             np.testing.assert_allclose(found[1], weights @ (values - first) ** 2, atol=within)
 
@@ -56,8 +48,8 @@ def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
         assert 0 <= last - first - 2000 < 1000 and {first, last} <= set(episodes.offsets.tolist())
         mean = 0.0
         if policy is not None:
-            behavior = BehaviorPolicy(weights_path(TASK, policy))
-            mean = squashed_moments(*behavior.gaussian(episodes.observations[first:last]))[0]
+            played = BehaviorPolicy(behavior.weights_path(TASK, policy))
+            mean = behavior.squashed_moments(*played.gaussian(episodes.observations[first:last]))[0]
         residuals = np.square(episodes.actions[first:last] - mean)
         assert residuals.mean() == pytest.approx(variance[first:last].mean(), rel=0.05)
 
@@ -74,12 +66,12 @@ def test_only_a_whole_local_set_is_told_apart(episodes):
 
 
 def test_returns_without_noise(monkeypatch):
-    monkeypatch.setitem(RECIPES["hopper"], TASK.level, Recipe((None, 40_000), 1000, "a test's recipe"))
+    monkeypatch.setitem(RECIPES["hopper"], TASK.level, behavior.Recipe((None, 40_000), 1000, "a test's recipe"))
     found = mode_returns(TASK, episodes=3, seed=7)
-    behavior, env = BehaviorPolicy(weights_path(TASK, 40_000)), make_env(TASK.env_id)
+    policy, env = BehaviorPolicy(behavior.weights_path(TASK, 40_000)), make_env(TASK.env_id)
     (observation, _), total, ended = env.reset(seed=8), 0.0, False
     while not ended:
-        action = behavior.act(observation[None].astype(np.float32), np.zeros((1, 3), np.float32))[0]
+        action = policy.act(observation[None].astype(np.float32), np.zeros((1, 3), np.float32))[0]
         observation, reward, terminated, truncated, _ = env.step(action)
         total, ended = total + reward, terminated or truncated
     # Products of one row and of several add up in another order, and contacts amplify that.
