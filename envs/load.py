@@ -117,7 +117,7 @@ class Reading(Limits):
     progress: bool = True
 
 
-def load_episodes(name: str, source: Source = "auto", **options: Any) -> Episodes:  # noqa: ANN401
+def load_episodes(name: str, source: Source = "auto", **options: Any) -> Episodes:
     """Load the dataset of task `name`, e.g. "hopper-medium", or your own data from a file, under a name of your own.
 
     `source` is "d4rl" (D4RL's file in `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`, fetched from D4RL's server or the
@@ -135,11 +135,7 @@ def load_episodes(name: str, source: Source = "auto", **options: Any) -> Episode
 
 
 def load_task(
-    name: str,
-    source: Source = "auto",
-    *,
-    env_kwargs: str | Mapping[str, Any] | None = None,
-    **options: Any,  # noqa: ANN401  the fields of `Reading`
+    name: str, source: Source = "auto", *, env_kwargs: str | Mapping[str, Any] | None = None, **options: Any
 ) -> tuple[Task, Episodes]:
     """A task and its data, of one source or of several that are one dataset, with their sizes on stderr.
 

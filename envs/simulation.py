@@ -311,7 +311,7 @@ _OLD = (
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Observation, dict[str, Any]]:  # noqa: ANN401
+def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Observation, dict[str, Any]]:
     """Resets an environment and returns the first observation (O,), and `info`.
 
     `where` names the environment and its step for messages ("reset with seed 1003, step 3"); `options` are passed to
@@ -370,7 +370,7 @@ def play_episode(env: gym.Env[Any, Any], act: Callable[[Any], npt.ArrayLike], se
     return Episode(observations, actions, rewards.astype(np.float32), terminated)
 
 
-def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
+def _number(value: Any) -> float | None:
     """A number, a truth value or a 0-d array of one as a float; None for anything else."""
     if type(value) in (bool, float):
         return float(value)
@@ -381,7 +381,7 @@ def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
         return None
 
 
-def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observation:  # noqa: ANN401  whatever it returned
+def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observation:
     try:
         with np.errstate(over="ignore"):  # reported below
             array = np.asarray(observation)

@@ -97,7 +97,7 @@ class Column:
         """Whether it holds integers, one for every step: (N,) or (N, 1)."""
         return self.data.dtype.kind in "biu" and self.shape[1:] in ((), (1,))
 
-    def read(self, rows: Any = ()) -> npt.NDArray[Any]:  # noqa: ANN401  an index
+    def read(self, rows: Any = ()) -> npt.NDArray[Any]:
         """Its numbers, or some rows of them, in their own type; DataError: the file is damaged there."""
         try:
             return np.asarray(self.data[rows])
@@ -122,7 +122,7 @@ Tree: TypeAlias = "Column | Mapping[str, Tree] | Sequence[Tree]"
 Found: TypeAlias = "Tree | DataError"  # what could not be read is an error, raised where it is used
 
 
-def changed(tree: Tree, change: Callable[[Column], Any]) -> Any:  # noqa: ANN401
+def changed(tree: Tree, change: Callable[[Column], Any]) -> Any:
     """The tree of what `change` makes of its columns."""
     if isinstance(tree, Mapping):
         return {key: changed(part, change) for key, part in tree.items()}
@@ -206,11 +206,11 @@ class Limits:
         object.__setattr__(self, "columns", _meanings(self.columns))
 
 
-def _words(given: Any) -> list[Any]:  # noqa: ANN401  a text, one label or several
+def _words(given: Any) -> list[Any]:
     return given.split() if isinstance(given, str) else [*given] if isinstance(given, Iterable) else [given]
 
 
-def _meanings(given: Any) -> dict[str, list[str]]:  # noqa: ANN401  as `Limits.columns`
+def _meanings(given: Any) -> dict[str, list[str]]:
     """The names of the entries by what they mean; UsageError: a word is none, or a meaning is unknown."""
     if not isinstance(given, Mapping):
         words = [(word, *word.partition("=")) for word in _words(given)]

@@ -114,12 +114,12 @@ class Episodes(Sequence[Episode]):
     @classmethod
     def from_arrays(
         cls,
-        observations: Any,  # noqa: ANN401  what NumPy makes an array of, or a dict or a tuple of it
+        observations: Any,
         actions: npt.ArrayLike,
         rewards: npt.ArrayLike,
         terminals: npt.ArrayLike | None = None,
         timeouts: npt.ArrayLike | None = None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> "Episodes":
         """The episodes of arrays or lists with a row for each of all N steps, one episode after another.
 
@@ -148,7 +148,7 @@ class Episodes(Sequence[Episode]):
         return cls(**files.from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options))
 
     @classmethod
-    def from_trajectories(cls, trajectories: Iterable[Any], **options: Any) -> "Episodes":  # noqa: ANN401
+    def from_trajectories(cls, trajectories: Iterable[Any], **options: Any) -> "Episodes":
         """The episodes of a list of trajectories, each a dict of arrays or lists of its T steps.
 
             episodes = Episodes.from_trajectories([{"observations": o, "actions": a, "rewards": r, "terminated": True}])
@@ -166,7 +166,7 @@ class Episodes(Sequence[Episode]):
         return cls(**files.from_trajectories(trajectories, **options))
 
     @classmethod
-    def from_frame(cls, frame: Any, **options: Any) -> "Episodes":  # noqa: ANN401
+    def from_frame(cls, frame: Any, **options: Any) -> "Episodes":
         """The episodes of a pandas frame with a row for each step.
 
             episodes = Episodes.from_frame(frame, names={"observations": ["x", "y"], "actions": "u"})
@@ -304,9 +304,7 @@ class Episodes(Sequence[Episode]):
 
 
 def moments(
-    values: npt.NDArray[Any],
-    rows: npt.NDArray[np.int64] | None = None,
-    weights: npt.NDArray[np.float64] | None = None,
+    values: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None, weights: Weights | None = None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Mean and standard deviation (ddof 0) of each column of (N, O), or of some `rows` of it, both (O,), in float64.
 
@@ -336,10 +334,10 @@ def best_of(returns: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np
     return np.sort(np.argsort(-returns, kind="stable")[:count])
 
 
-def join(parts: Sequence[Episode], **labels: Any) -> Episodes:  # noqa: ANN401  the other fields of `Episodes`
+def join(parts: Sequence[Episode], **labels: Any) -> Episodes:
     """The dataset of episodes in their order, mapped where one of them is; `labels` are its other fields."""
 
-    def end_to_end(key: str) -> Any:  # noqa: ANN401  an array
+    def end_to_end(key: str) -> Any:
         arrays = [getattr(part, key) for part in parts]
         shape, mapped = (sum(map(len, arrays)), *arrays[0].shape[1:]), any(isinstance(a, MappedArray) for a in arrays)
         return np.concatenate(arrays, out=allocate(shape, np.result_type(*{a.dtype for a in arrays}), mapped))
@@ -447,7 +445,7 @@ class MappedArray(np.memmap[Any, Any]):
     file: int | None = None  # its descriptor
     begin = 0  # address of the first byte of the file
 
-    def __array_finalize__(self, obj: Any) -> None:  # noqa: ANN401  as NumPy's
+    def __array_finalize__(self, obj: Any) -> None:
         super().__array_finalize__(obj)
         if self._mmap is not None:
             self.file, self.begin = getattr(obj, "file", None), getattr(obj, "begin", 0)

@@ -43,7 +43,7 @@ _OPTIONS = ("observation_keys", "max_episode_steps", "dataset", "env_id", "sourc
 # Files
 
 
-def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **limits: Any) -> Episodes:  # noqa: ANN401
+def read_file(path: str | os.PathLike[str], *, dataset: str | None = None, **limits: Any) -> Episodes:
     """Read an HDF5, .npz, CSV or parquet file, or a folder of parquet files (LeRobot's); held to its pin, if any.
 
     HDF5 files have observations (N, O), actions (N, A), rewards, terminals and timeouts (N,), as D4RL's; d3rlpy's and
@@ -343,14 +343,14 @@ def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[
 # Values of a Python program
 
 
-def from_columns(columns: Mapping[str, Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+def from_columns(columns: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
     flags = {name: options.pop(name) for name in [*options] if name in MEANING}
     given = {name: value for name, value in {**columns, **flags}.items() if value is not None}
     return _made([_given("", given)], one_each=False, **options)
 
 
-def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, Any]:
     """The fields of `Episodes` of trajectories, one each; see `Episodes.from_trajectories`."""
     if isinstance(trajectories, Mapping | str | bytes) or not isinstance(trajectories, Iterable):
         raise DataError(f"trajectories: are a {type(trajectories).__name__}, not a list of episodes; {_KEYS} for each")
@@ -360,7 +360,7 @@ def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, 
     return _made(tables, one_each=True, **options)
 
 
-def from_frame(frame: Any, *, notes: Iterable[str] = (), **options: Any) -> dict[str, Any]:  # noqa: ANN401  of pandas
+def from_frame(frame: Any, *, notes: Iterable[str] = (), **options: Any) -> dict[str, Any]:
     """The fields of `Episodes` of a frame with a row for each step; see `Episodes.from_frame`."""
     found = list[str]()
     table = Table("frame", _frame_columns(frame, "", found))
@@ -371,10 +371,10 @@ def _made(
     tables: list[Table],
     *,
     one_each: bool,
-    observation_space: Any = None,  # noqa: ANN401  of Gymnasium
+    observation_space: Any = None,
     kind: str | None = None,
-    names: Any = None,  # noqa: ANN401  `Limits.columns`
-    **options: Any,  # noqa: ANN401
+    names: Any = None,
+    **options: Any,
 ) -> dict[str, Any]:
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise UsageError(
@@ -390,7 +390,7 @@ def _made(
     return {**assemble(tables, limits, path="episodes", one_each=one_each, **options), "path": ""}
 
 
-def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:  # noqa: ANN401
+def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:
     """A trajectory as a mapping: of its keys, or of an object's fields, as minari and imitation give them."""
     if hasattr(trajectory, "_asdict"):
         trajectory = trajectory._asdict()
@@ -407,7 +407,7 @@ def _given(place: str, columns: Mapping[str, Any]) -> Table:
     rewards = next((columns[name] for name in NAMES["rewards"] if name in columns), None)
     steps = len(rewards) if isinstance(rewards, Sized) else 0
 
-    def read(name: Any) -> Tree:  # noqa: ANN401
+    def read(name: Any) -> Tree:
         value, here = columns[name], f"{place}:{name}" if place else str(name)
         return _tree(value, here, steps) if name in NAMES[OBSERVATIONS] else column_of(value, here)
 
@@ -415,7 +415,7 @@ def _given(place: str, columns: Mapping[str, Any]) -> Table:
     return Table(place or "columns", _read_each(given, read))
 
 
-def _tree(value: Any, place: str, steps: int, depth: int = _DEPTH) -> Tree:  # noqa: ANN401  whatever the user has
+def _tree(value: Any, place: str, steps: int, depth: int = _DEPTH) -> Tree:
     """Observations as columns: an array, what may become one, or a dict or a tuple of them, nested."""
     if not depth:
         raise DataError(f"{place}: is nested more than {_DEPTH} levels deep; give arrays")
@@ -442,7 +442,7 @@ def _of_steps(value: tuple[Any, ...]) -> bool:
         return False
 
 
-def column_of(value: Any, place: str) -> Column:  # noqa: ANN401
+def column_of(value: Any, place: str) -> Column:
     """An array, or what becomes one, as a column; DataError: it does not, or something of it is missing."""
     value = value.detach().cpu() if hasattr(value, "detach") else value  # a tensor
     try:
@@ -466,7 +466,7 @@ def column_of(value: Any, place: str) -> Column:  # noqa: ANN401
     return Column(place, array)
 
 
-def _numbers(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:  # noqa: ANN401
+def _numbers(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """An array of objects as one of numbers: rows that are arrays, and the mixed or nullable columns of a frame."""
     types: Any = getattr(value, "dtypes", array.dtype)
     kinds = [getattr(kind, "kind", "O") for kind in np.atleast_1d(types)]
@@ -477,10 +477,10 @@ def _numbers(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:  # noqa: 
     return array
 
 
-def _frame_columns(frame: Any, place: str, notes: list[str]) -> dict[str, Found]:  # noqa: ANN401
+def _frame_columns(frame: Any, place: str, notes: list[str]) -> dict[str, Found]:
     """The columns of a frame; those of images, text and the like are left out, with a note."""
 
-    def read(name: Any) -> Column:  # noqa: ANN401  whatever labels a frame has
+    def read(name: Any) -> Column:
         if isinstance(frame[name], type(frame)):
             raise DataError(f"{place}{name} is there twice; rename one")
         return column_of(frame[name], f"{place}{name}")

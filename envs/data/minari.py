@@ -190,7 +190,7 @@ def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
     if (kind := metadata.get("data_format", "hdf5")) != "hdf5":
         raise DataError(f"{path}:data_format is {_shown(kind)}; only hdf5 is read, convert it with minari")
 
-    def part(key: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401  what is read
+    def part(key: str, read: Callable[[Any], Any]) -> Any:
         return read(json.loads(metadata[key])) if metadata.get(key) else None
 
     recorded, evaluated = (part(key, partial(_environment, f"{path}:{key}")) for key in ("env_spec", "eval_env_spec"))

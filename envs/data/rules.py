@@ -31,12 +31,7 @@ Ends: TypeAlias = tuple[Flags, Flags, Flags]
 
 
 def assemble(
-    tables: Sequence[Table],
-    limits: Limits,
-    *,
-    path: str,
-    one_each: bool = False,
-    **labels: Any,  # noqa: ANN401  the other fields of `Episodes`
+    tables: Sequence[Table], limits: Limits, *, path: str, one_each: bool = False, **labels: Any
 ) -> dict[str, Any]:
     """The fields of `Episodes` of tables of steps, of which each is one where `one_each`; else their columns tell.
 

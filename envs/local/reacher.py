@@ -49,7 +49,7 @@ class ReacherRecall(ReacherEnv):
     meters, minus 0.1 of the squared torques. `info` has the distance, of `reset` and of every step.
     """
 
-    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401  those of ReacherEnv
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(reward_control_weight=_CONTROL_WEIGHT, **kwargs)
         utils.EzPickle.__init__(self, **kwargs)  # a copy is made by this class's arguments
         self.observation_space = spaces.Box(-np.inf, np.inf, (9,), np.float64)

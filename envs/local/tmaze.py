@@ -68,7 +68,7 @@ class DiscreteTMaze(TMaze):
 
     action_space = gym.spaces.Discrete(2)  # type: ignore[assignment]
 
-    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:  # noqa: ANN401  an integer
+    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         return super().step(np.array([2 * int(action) - 1], np.float32))
 
 

@@ -51,7 +51,7 @@ def _checked_actions(env_id: str, action: gym.Space[Any]) -> gym.spaces.Box | gy
     return action
 
 
-def load_mujoco() -> Any:  # noqa: ANN401  a module
+def load_mujoco() -> Any:
     """MuJoCo, imported as if MUJOCO_GL were not set: what draws, and needs a renderer, is a process of its own."""
     chosen = os.environ.pop("MUJOCO_GL", None)
     try:
@@ -61,7 +61,7 @@ def load_mujoco() -> Any:  # noqa: ANN401  a module
             os.environ["MUJOCO_GL"] = chosen
 
 
-def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
+def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
 
     Observations that are no vectors become such, where they can, by Gymnasium's FlattenObservation.

@@ -152,10 +152,7 @@ def rearranged(given: Layout | None, wanted: Layout | None) -> npt.NDArray[np.in
 
 
 def flatten_batch(
-    layout: Layout | None,
-    tree: Any,  # noqa: ANN401  arrays, or dicts and tuples of them
-    name: str = "observations",
-    dtype: npt.DTypeLike = np.float32,
+    layout: Layout | None, tree: Any, name: str = "observations", dtype: npt.DTypeLike = np.float32
 ) -> npt.NDArray[Any]:
     """N observations as an array (N, O) of `dtype`: Discrete and MultiDiscrete one-hot, the others raveled.
 
@@ -177,7 +174,7 @@ def flatten_batch(
     return np.concatenate([part for _, part in parts], axis=1, dtype=dtype, casting="unsafe")
 
 
-def as_flat(layout: Layout | None, observation: Any, dtype: npt.DTypeLike = np.float32) -> Any:  # noqa: ANN401
+def as_flat(layout: Layout | None, observation: Any, dtype: npt.DTypeLike = np.float32) -> Any:
     """Observations as a policy acts on them, (B, O), from those of its environment; what is flat is returned as it is.
 
     Raises ValueError as `flatten_batch`.
@@ -190,7 +187,7 @@ def as_flat(layout: Layout | None, observation: Any, dtype: npt.DTypeLike = np.f
         raise ValueError(f"{error} (act takes a batch: [observation] is one of one)") from error
 
 
-def _is_unflat(observation: Any) -> bool:  # noqa: ANN401
+def _is_unflat(observation: Any) -> bool:
     if isinstance(observation, list) and observation and isinstance(observation[0], Mapping):
         return True
     try:
@@ -199,7 +196,7 @@ def _is_unflat(observation: Any) -> bool:  # noqa: ANN401
         return isinstance(observation, tuple)
 
 
-def transposed(tree: Any) -> Any:  # noqa: ANN401
+def transposed(tree: Any) -> Any:
     """A list of observations that are dicts or tuples as one dict or tuple of lists."""
     if not isinstance(tree, list) or not tree or not isinstance(tree[0], Mapping | tuple):
         return tree
@@ -216,14 +213,14 @@ def _parts(layout: Layout) -> dict[str, Layout]:
     return dict(parts) if layout["type"] == "Dict" else _named(tuple(parts))
 
 
-def _named(tree: Any) -> dict[str, Any]:  # noqa: ANN401
+def _named(tree: Any) -> dict[str, Any]:
     """The parts of a dict or a tuple by name, in the order in which they are flattened."""
     if not isinstance(tree, Mapping):
         return {str(i): part for i, part in enumerate(tree)}
     return dict(sorted((str(key), part) for key, part in tree.items()))
 
 
-def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:  # noqa: ANN401
+def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """The arrays (N, columns) of a tree, in order, with their names."""
     if not isinstance(tree, Mapping | tuple):
         array = _numbers(tree, name)
@@ -238,7 +235,7 @@ def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, 
         yield from _leaves(part, found[key], f"{name}/{key}")
 
 
-def _numbers(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401
+def _numbers(value: Any, name: str) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except ValueError as error:
