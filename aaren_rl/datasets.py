@@ -102,12 +102,12 @@ def _parsed(text: str) -> tuple[str, str]:
 
 def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100 in it."""
-    env_id, of_minari = arguments.env_id, source.startswith("minari")
+    env_id, of_minari = arguments.env_id, source.startswith(MINARI)
     if of_minari and env_id is not None and arguments.work is not _convert:  # which writes it
         raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
     given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
     reading = Reading(env_id=None if of_minari else env_id, **given)
-    task, episodes = load_one("data" if source.startswith(MINARI) else name, source, reading, plays=False)
+    task, episodes = load_one("data" if of_minari else name, source, reading, plays=False)
     if episodes.source == "file":
         named = default_name(source) if name == "data" else name
         episodes = replace(episodes, dataset=named, env_id=episodes.env_id or env_id)

@@ -1,6 +1,6 @@
 """What tests of data hold episodes and errors to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,13 @@ def same(one: Episodes, other: Episodes) -> None:
     """The same numbers of the same types."""
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
+
+
+def holds(episodes: Episodes, steps: dict[str, np.ndarray], lengths: list[int], terminated: Iterable[bool]) -> None:
+    """Episodes have these lengths and ends, and the columns of `steps`, or their first rows."""
+    assert (episodes.lengths.tolist(), episodes.terminated.tolist()) == (lengths, list(terminated))
+    for name in ("observations", "actions", "rewards"):
+        np.testing.assert_array_equal(getattr(episodes, name), steps[name][: episodes.n_steps])
 
 
 def refused(call: Callable[[], object], *parts: object, error: type[AarenRLError] = DataError) -> str:

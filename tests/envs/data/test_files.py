@@ -51,9 +51,7 @@ def parts() -> list[dict[str, np.ndarray]]:
 
 def same(episodes: Episodes, terminated: Any = DEAD[ENDS]) -> None:
     """The data of `steps`, whose ends are ENDS."""
-    assert episodes.lengths.tolist() == LENGTHS and episodes.terminated.tolist() == list(terminated)
-    for key, value in steps().items():
-        np.testing.assert_array_equal(getattr(episodes, key), value)
+    checks.holds(episodes, steps(), LENGTHS, terminated)
 
 
 def refused(path: Path, *parts: str, **options: Any) -> None:

@@ -20,15 +20,14 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import expand
 
 N = 30
-SEEN, ACTED, REWARDS = checks.columns(N).values()
+STEPS = checks.columns(N)
+SEEN, ACTED, REWARDS = STEPS.values()
 ENDS = np.arange(N) % 10 == 9
 ARRAYS, TRAJECTORIES = Episodes.from_arrays, Episodes.from_trajectories
 
 
 def same(episodes: Episodes, lengths: list[int], terminated: list[bool]) -> None:
-    assert (episodes.lengths.tolist(), episodes.terminated.tolist()) == (lengths, terminated)
-    for found, wanted in ((episodes.observations, SEEN), (episodes.actions, ACTED), (episodes.rewards, REWARDS)):
-        np.testing.assert_array_equal(found, wanted[: len(found)])
+    checks.holds(episodes, STEPS, lengths, terminated)
 
 
 def test_arrays_and_lists_and_tensors():
@@ -60,7 +59,7 @@ def cut(make: Callable[[slice, int], Any]) -> list[Any]:
 
 
 def flat(s: slice, **flags: Any) -> dict[str, Any]:
-    return {"observations": SEEN[s], "actions": ACTED[s], "rewards": REWARDS[s], **flags}
+    return {name: column[s] for name, column in STEPS.items()} | flags
 
 
 def last(s: slice, b: int) -> Any:
@@ -115,7 +114,7 @@ def test_dicts_are_flattened_as_gymnasium_does():
 
 
 def good(**changes: Any) -> dict[str, Any]:
-    return {"observations": SEEN, "actions": ACTED, "rewards": REWARDS, "terminals": ENDS} | changes
+    return {**STEPS, "terminals": ENDS} | changes
 
 
 def at(index: int, value: float, column: Any = REWARDS) -> Any:

@@ -19,7 +19,8 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import default_name
 
 N = 40
-SEEN, ACTED, REWARDS = checks.columns(N).values()
+STEPS = checks.columns(N)
+SEEN, ACTED, REWARDS = STEPS.values()
 NUMBER = np.repeat([7, 8, 9, 10], [10, 5, 20, 5])
 LENGTHS = [10, 5, 20, 5]
 LAST = np.append(np.diff(NUMBER) != 0, True)
@@ -28,15 +29,13 @@ ARRAYS = Episodes.from_arrays
 
 
 def npz(path: Path, **columns: Any) -> Path:
-    given = {"observations": SEEN, "actions": ACTED, "rewards": REWARDS} | columns
+    given = STEPS | columns
     np.savez(path, **{name: column for name, column in given.items() if column is not None})
     return path
 
 
 def same(episodes: Episodes, terminated: Any = DEAD[LAST]) -> Episodes:
-    assert episodes.lengths.tolist() == LENGTHS and episodes.terminated.tolist() == list(terminated)
-    for found, wanted in ((episodes.observations, SEEN), (episodes.actions, ACTED), (episodes.rewards, REWARDS)):
-        np.testing.assert_array_equal(found, wanted)
+    checks.holds(episodes, STEPS, LENGTHS, terminated)
     return episodes
 
 
@@ -66,8 +65,8 @@ def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
     ):
         with pytest.raises(DataError, match=part):
             read_file(npz(tmp_path / "set.npz", **columns))
-    same(ARRAYS(SEEN, ACTED, REWARDS, DEAD, episode_ids=NUMBER))
-    same(ARRAYS(SEEN, ACTED, REWARDS, DEAD, lengths=LENGTHS))
+    same(ARRAYS(**STEPS, terminals=DEAD, episode_ids=NUMBER))
+    same(ARRAYS(**STEPS, terminals=DEAD, lengths=LENGTHS))
 
 
 def padded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -89,8 +88,7 @@ PADDING: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", PADDING)
 def test_padding_is_no_step(name, tmp_path):
-    given = {"observations": SEEN, "actions": ACTED, "rewards": REWARDS, "terminals": DEAD}
-    rows = {key: padded(array) for key, array in given.items()} | {name: PADDING[name]}
+    rows = {key: padded(array) for key, array in {**STEPS, "terminals": DEAD}.items()} | {name: PADDING[name]}
     for episodes in (ARRAYS(**rows), read_file(npz(tmp_path / "a.npz", **rows))):
         assert same(episodes).notes[0] == f"left out rows of padding, by {name}"
     each = [{key: value[e] for key, value in rows.items()} for e in range(len(LENGTHS))]
@@ -104,7 +102,7 @@ def test_padding_is_no_step(name, tmp_path):
 
 
 def test_left_padding_and_a_gap():
-    rows = {"observations": SEEN[:6], "actions": ACTED[:6], "rewards": REWARDS[:6]}
+    rows = {name: column[:6] for name, column in STEPS.items()}
     episodes = Episodes.from_trajectories([{**rows, "mask": [0, 0, 1, 1, 1, 1]}])
     np.testing.assert_array_equal(episodes.rewards, REWARDS[2:6])
     with pytest.raises(DataError, match="a gap within the episode"):
@@ -254,7 +252,7 @@ def test_tables(tmp_path):
 
 
 def test_episodes_whose_flags_have_different_names():
-    rows = {"observations": SEEN[:5], "actions": ACTED[:5], "rewards": REWARDS[:5]}
+    rows = {name: column[:5] for name, column in STEPS.items()}
     flags: list[dict[str, Any]] = [{"done": True}, {"terminated": False, "truncated": True}, {"dones": [0] * 5}, {}]
     for order in (flags, flags[::-1]):
         episodes = Episodes.from_trajectories([{**rows, **flag} for flag in order])
@@ -265,13 +263,13 @@ def test_episodes_whose_flags_have_different_names():
 
 def test_episodes_that_count_as_cut_are_told():
     for episodes in (
-        ARRAYS(SEEN, ACTED, REWARDS, timeouts=LAST),
-        ARRAYS(SEEN, ACTED, REWARDS, episode_ids=NUMBER),
-        Episodes.from_trajectories([{"observations": SEEN, "actions": ACTED, "rewards": REWARDS}]),
+        ARRAYS(**STEPS, timeouts=LAST),
+        ARRAYS(**STEPS, episode_ids=NUMBER),
+        Episodes.from_trajectories([STEPS]),
     ):
         assert not episodes.terminated.any()
         assert any("episodes count as cut: no flag of terminations is there" in note for note in episodes.notes)
-    assert ARRAYS(SEEN, ACTED, REWARDS, DEAD, timeouts=LAST).notes == ()
+    assert ARRAYS(**STEPS, terminals=DEAD, timeouts=LAST).notes == ()
 
 
 def test_names_of_the_users_own(tmp_path):
