@@ -16,13 +16,13 @@ from ..train.config import Request
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
-Train agents over several seeds, score them on the same episodes, and write a report: report.md with figures/,
-results.json and a TensorBoard folder. What is trained already is read, what is missing is trained.
+Train agents over several seeds, score them on the same episodes, and write a report: report.md with figures/, and
+results.json. What is trained already is read, what is missing is trained.
 
   aaren-rl compare --env hopper-medium --seeds 3
   aaren-rl compare --env-id MyEnv-v0 --register my_package --source mine.hdf5
   aaren-rl compare --env hopper-medium --agents decision-aaren bc --seeds 5
-  tensorboard --logdir comparison/tensorboard
+  tensorboard --logdir comparison/runs      # the curves of all runs
 """
 EPILOG = """\
 Settings that train has and compare has not go behind a --: compare --env hopper-medium -- --width 64 --layers 2
@@ -63,7 +63,7 @@ def compare(arguments: argparse.Namespace) -> int:
     import torch
 
     from .measure import Evaluation, gather, measured_on, write_results
-    from .report import figures, format_comparison, write_board, write_report
+    from .report import format_comparison, write_report
     from .statistics import imitation
 
     import_registering(arguments.register)
@@ -87,8 +87,7 @@ def compare(arguments: argparse.Namespace) -> int:
     }
     out: Path = arguments.out
     write_results(out / "results.json", cells, settings, {"imitation": imitation(cells)})
-    drawn = figures(cells)
-    write_board(out, cells, drawn, write_report(out, cells, settings, drawn))
+    write_report(out, cells, settings)
     print(f"\n{format_comparison(cells)}\n\nreport: {out / 'report.md'}")
     return 0
 

@@ -1,12 +1,8 @@
-"""The report of a comparison: tables in Markdown, those of scores for the terminal, figures, and TensorBoard.
-
-In TensorBoard a run is a cell, `<env>/<agent>/seed<k>`, and a tag is a quantity and an environment,
-`eval/mean_return/hopper-medium`, so that one chart shows all agents. What training logs, too, has the same name.
-"""
+"""The report of a comparison: tables in Markdown, those of scores for the terminal, and figures."""
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from torch.utils.tensorboard import SummaryWriter
 
 from ..base.files import write_folder, write_text
 from ..cli import listed
@@ -35,13 +30,6 @@ from .statistics import (
     summarize,
 )
 
-WHOLE = "comparison"  # the run of what belongs to no one cell
-BOARD_NOTES = """
-
-The x axis is the gradient step; of `model/state_bytes` and `time/microseconds_per_action` the step of the episode; of
-`steering` the target return in percent of the largest. TensorBoard smooths curves: set *Smoothing* to 0 to see the
-measured values.
-"""
 Table = tuple[str, list[str], list[list[str]]]  # title, heads, rows
 
 NOTES = f"""\
@@ -114,8 +102,9 @@ def runs(cells: Sequence[Cell]) -> Table:
     return "Every run", heads, rows
 
 
-def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any], drawn: Mapping[str, Figure]) -> str:
-    """Writes report.md and the folder figures/ into `out`, and returns the text; shows all `settings`."""
+def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> None:
+    """Writes report.md and the folder figures/ into `out`; shows all `settings`."""
+    drawn = figures(cells)
 
     def draw(fresh: Path) -> None:
         # Without a date and with a salt of its own the same results give the same files.
@@ -130,8 +119,7 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any], 
     parts += [NOTES, *data_returns(cells)]
     parts += ["## Settings", *(f"    {' '.join(f'{name}: {value}'.split())}" for name, value in settings.items())]
     write_folder(out / "figures", draw)
-    write_text(out / "report.md", text := "\n\n".join(parts) + "\n")
-    return text
+    write_text(out / "report.md", "\n\n".join(parts) + "\n")
 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
@@ -156,57 +144,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_|<>&#~]|(?<=\])\()", r"\\\1", " ".join(text.split()))
 
 
-def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
-    """Writes `<out>/tensorboard/`, in place of what an earlier comparison wrote there.
-
-    It shows every cell's curves (Scalars), the figures (Images), by name, and the summary (Text), in Markdown.
-    """
-
-    def fill(fresh: Path) -> None:
-        # In a run of its own: TensorBoard calls one that lies in its folder itself ".".
-        with SummaryWriter(str(fresh / WHOLE)) as writer:
-            writer.add_text("summary", summary.rstrip() + BOARD_NOTES)
-            for name, figure in figures.items():
-                writer.add_figure(f"figures/{name}", figure, close=False)
-        for cell in cells:
-            with SummaryWriter(str(fresh / cell.env / cell.agent / f"seed{cell.seed}")) as writer:
-                for tag, value, step in points(cell):
-                    writer.add_scalar(f"{tag}/{cell.env}", value, step)
-
-    write_folder(out / "tensorboard", fill)
-
-
-def points(cell: Cell) -> Iterator[tuple[str, float, int]]:
-    """Tag, value and x of everything that is drawn of a run."""
-    evaluated = "eval/mean_return" if cell.last.normalized_score_mean is None else "eval/normalized_score"
-    for point in cell.curve:
-        yield evaluated, point.headline, point.update
-    once = {
-        "final_score/last": cell.last.headline,
-        "final_score/best": cell.best_headline,
-        "final_score/mean_of_last": cell.mean_of_last,
-        "model/parameters": cell.parameters,
-        "time/seconds_per_update": cell.seconds_per_update,
-        "train/loss": cell.loss,
-        **({} if cell.last.action_error is None else cell.last.action_error.scalars()),
-    }
-    for tag, value in once.items():
-        if value is not None:
-            yield tag, value, cell.updates
-    for cost in cell.action_cost:
-        yield "model/state_bytes", cost.state_bytes, cost.step
-        yield "time/microseconds_per_action", cost.microseconds, cost.step
-    # TensorBoard's x is an integer, and returns can be small.
-    largest = max((abs(float(score.target_return)) for score in cell.sweep), default=0.0) or 1.0
-    for score in cell.sweep:
-        x = round(100 * float(score.target_return) / largest)
-        yield "steering/achieved_return", score.return_mean, x
-        yield "steering/target_return", float(score.target_return), x
-
-
 INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
-# TensorBoard shows figures in alphabetical order: scores come first.
-OVERVIEW = "all_scores"
 # What the data return: (name, line)
 DATA: dict[str, tuple[str, Any]] = {
     "mean": ("data, mean", ":"),
@@ -242,7 +180,7 @@ def paint(axes: Axes) -> None:
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """The figure of all scores, and for each task that of its curves, named after it."""
     drawn = {env: _curves(env, runs) for env, runs in group(cells).items()}
-    return {OVERVIEW: overview(cells)} | {env: figure for env, figure in drawn.items() if figure is not None}
+    return {"all_scores": overview(cells)} | {env: figure for env, figure in drawn.items() if figure is not None}
 
 
 def overview(cells: Sequence[Cell]) -> Figure:
@@ -266,8 +204,9 @@ def overview(cells: Sequence[Cell]) -> Figure:
         for name, value in score.data_headlines().items():
             if name in DATA:
                 shown[DATA[name][0]] = axes.axvline(value, color=SOFT, linestyle=DATA[name][1], linewidth=1.4)
+        x_label = "return of an episode" if score.normalized_score_mean is None else "normalized score"
         axes.set_yticks(range(len(runs)), [_plain(label(agent)) for agent in runs])
-        axes.set(ylim=(len(runs) - 0.5, -0.5), xlabel=_score_label(score.normalized_score_mean is not None))
+        axes.set(ylim=(len(runs) - 0.5, -0.5), xlabel=x_label)
         axes.set_title(_plain(f"{env} ({MARKS[score.source]})"), loc="left", fontsize=10, color=INK)
         paint(axes)
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, frameon=False, labelcolor=INK)
@@ -310,10 +249,6 @@ def _shared(curves: Sequence[Mapping[float, float]]) -> dict[float, list[float]]
     """x -> every seed's y, where all have one: a mean over others at every x would jump where one joins."""
     shared = set.intersection(*(set(curve) for curve in curves))
     return {x: [curve[x] for curve in curves] for x in sorted(shared)}
-
-
-def _score_label(normalized: bool) -> str:
-    return "normalized score" if normalized else "return of an episode"
 
 
 def _plain(text: str) -> str:

@@ -43,7 +43,8 @@ def test_it_writes_everything(compared):
     asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --eval-seed 7 --target-returns 100 3600"
     assert f"    command: aaren-rl compare {asked} --source " in report and f" -- {SMALL} --eval-every 4\n" in report
     assert sorted(file.name for file in (compared / "figures").iterdir()) == ["all_scores.svg", "hopper-medium.svg"]
-    assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))
+    for agent in agents:  # TensorBoard shows them in the same charts
+        assert list((compared / "runs" / "hopper-medium" / agent).rglob("events.out.tfevents.*"))
 
 
 def test_again_trains_and_scores_nothing(compared, hopper_file, capsys):
