@@ -26,6 +26,11 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 # Softmax does not change when all scores of a query change by the same number, so this bias has no effect and its
 # gradient is zero but for rounding, which AdamW divides by its own size: it wanders, in one process too.
 WITHOUT_EFFECT = "mixer.key.bias"
+# The first step of AdamW is lr g / (|g| + 1e-8). Where a gradient g is by chance as small as that, one rounding of its
+# terms moves the weight by up to lr / 1e-8 of it: at lr = 6e-4 and terms of 1e-3, which round by 8e-11, by 5e-6. In the
+# runs of whole episodes one bias has g = 1.2e-8, of a median of 1.3e-3: it is 1.1e-6 apart from the first step to the
+# last, and 1e-5 in one process that starts with weights rounded otherwise. All other numbers are within 6e-7.
+BY_CHANCE = 5e-6
 
 
 def arguments(data: Path, out: Path, *more: str) -> list[str]:
@@ -45,13 +50,15 @@ def two(command: list[str], code: int = 0) -> tuple[str, str]:
     return out, errors
 
 
-def same(one: Path, other: Path, most: float = 1e-6) -> None:
-    """Equal weights to `most`, raw and EMA."""
+def same(one: Path, other: Path) -> None:
+    """Equal weights to 1e-6, raw and EMA, all but one number by chance."""
     for name in ("model", "model_raw"):
         a, b = (load_file(run / "policy" / f"{name}.safetensors") for run in (one, other))
         assert a.keys() == b.keys()
-        apart = {key: float((a[key] - b[key]).abs().max()) for key in a if not key.endswith(WITHOUT_EFFECT)}
-        assert len(apart) >= len(a) - 3 and max(apart.values()) < most, max(apart.items(), key=lambda item: item[1])
+        apart = {key: (a[key] - b[key]).abs() for key in a if not key.endswith(WITHOUT_EFFECT)}
+        assert len(apart) >= len(a) - 3
+        *_, second, largest = torch.cat([part.flatten() for part in apart.values()]).sort().values
+        assert second < 1e-6 and largest < BY_CHANCE, max(apart, key=lambda key: float(apart[key].max()))
 
 
 @pytest.mark.parametrize(
@@ -140,19 +147,16 @@ def test_the_parts_hold_every_step_once(context, count):
             assert max(abs(int(p.mask.sum()) - whole.mask.numel() / count) for p in parts) <= max(LENGTHS)
 
 
-def test_a_row_that_goes_on_is_one_part():
-    """Truncated BPTT with one row, which begins and ends amid an episode."""
-    rows = TbpttSampler(make_data((3000,)), 100, 100)
-    rows.sample(random := generator())
-    whole = rows.sample(random)
-    parts = [part(whole, index, 2) for index in range(2)]
-    assert sorted(int(p.mask.sum()) for p in parts) == [0, 100]
-    assert all(len(p.previous_action) == 1 for p in parts)
+def test_what_is_one_sequence_is_one_part():
+    """A row that begins and ends amid an episode, and one of a single sequence; other ranks get a step that is masked.
 
-
-def test_a_row_of_one_sequence_is_one_part():
-    """The other ranks get one step that does not count: something to take part in the all-reduce with."""
-    whole = make_data((3000,)).filled(torch.tensor([[7]]), torch.tensor([[100]]), 100)
-    parts = [part(whole, index, 3) for index in range(3)]
-    assert sorted(int(p.mask.sum()) for p in parts) == [0, 0, 100]
-    assert all(p.mask.numel() > 0 for p in parts)
+    They need something to take part in the all-reduce with.
+    """
+    data, random = make_data((3000,)), generator()
+    rows = TbpttSampler(data, 100, 100)
+    rows.sample(random)
+    for whole in (rows.sample(random), data.filled(torch.tensor([[7]]), torch.tensor([[100]]), 100)):
+        parts = [part(whole, index, 3) for index in range(3)]
+        assert sorted(int(p.mask.sum()) for p in parts) == [0, 0, 100]
+        assert all(p.mask.numel() > 0 for p in parts)
+        assert all(p.previous_action is None or len(p.previous_action) == 1 for p in parts)
