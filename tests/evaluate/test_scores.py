@@ -28,10 +28,7 @@ LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); deterministic behavior p
 
 @pytest.mark.parametrize(
     ("changes", "line"),
-    [
-        ({"data_returns": DATA}, LINE),
-        ({"data_returns": {"mean": -0.25}, "reference": None}, "data: mean -0.250"),
-    ],
+    [({"data_returns": DATA}, LINE), ({"data_returns": {"mean": -0.25}, "reference": None}, "data: mean -0.250")],
 )
 def test_the_table_says_what_the_data_return(changes, line):
     lines = format_table([make_score(**changes)]).splitlines()

@@ -149,11 +149,7 @@ def test_what_is_no_file_is_not_replaced(line, here, capsys):
 
 TEXTS = ("", "- 1", '{"agent": ', "[" * 100_000, "\0{}", "agent: &a [*a]",
          "agent: !!python/object/apply:os.system [ls]", "? [a, b]\n: 1")  # fmt: skip
-FILES = {
-    POLICY: "evaluate RUN/policy",
-    "RUN/config.yaml": f"train {OWN} --resume",
-    "grid.yaml": "sweep grid.yaml",
-}
+FILES = {POLICY: "evaluate RUN/policy", "RUN/config.yaml": f"train {OWN} --resume", "grid.yaml": "sweep grid.yaml"}
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text)[:20])

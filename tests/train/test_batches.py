@@ -147,11 +147,6 @@ def test_steps_are_drawn_in_proportion_to_the_weights(context):
         np.testing.assert_allclose(counts / counts.sum(), expected, rtol=0.1)
 
 
-def test_a_context_that_is_not_settled_has_no_sampler():
-    with pytest.raises(ValueError, match="'auto' has no sampler"):
-        make_sampler(DataConfig(), StepData(make_episodes((30,)), 1.0), 20)
-
-
 def test_normalization_follows_the_weights():
     """Bad episodes far away must not blind the policy; against float64."""
     observations = RANDOM.normal(size=(300, 2)).astype(np.float32)

@@ -34,20 +34,12 @@ TYPED = ["--width=16", "--layers=1", "--heads=2", "--warmup-updates=1", "--threa
 
 
 def made(seed: int = 0, episodes: int = 45, **labels: Any) -> Episodes:
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(5, 30, episodes)
-    return Episodes.from_trajectories(
-        [
-            {
-                "observations": rng.standard_normal((n + 1, 3)),
-                "actions": rng.uniform(-2, 2, (n, 1)),
-                "rewards": -rng.random(n),
-                "truncated": True,
-            }
-            for n in lengths
-        ],
-        **labels,
-    )
+    rng, trajectories = np.random.default_rng(seed), []
+    for n in rng.integers(5, 30, episodes):
+        observations, actions = rng.standard_normal((n + 1, 3)), rng.uniform(-2, 2, (n, 1))
+        columns = {"observations": observations, "actions": actions, "rewards": -rng.random(n)}
+        trajectories.append({**columns, "truncated": True})
+    return Episodes.from_trajectories(trajectories, **labels)
 
 
 @pytest.fixture(autouse=True)

@@ -22,29 +22,26 @@ def dataset(rewards) -> Episodes:
     return Episodes(observations, actions, flat, np.arange(count + 1) * steps, np.zeros(count, bool))
 
 
-@pytest.mark.parametrize("size", [1e-12, 1e-4, 1.0, -1.0, 1e6, 1e12])
-def test_the_scale_is_the_size_of_the_returns(size):
-    rewards = size * DOSES[:, None] * np.ones(20) / 20
-    assert 0.5 * abs(size) < choose_return_scale(dataset(rewards)) < abs(size)
+def spread(**rare) -> np.ndarray:
+    """Rewards of 300 episodes with returns from 0 to 1, a few of them others: step -> reward."""
+    rewards = DOSES[:, None] * np.ones(20) / 20
+    rewards[:6, 3] = rare.get("huge", rewards[:6, 3])
+    return rewards
 
 
-def test_rare_successes_and_a_few_huge_rewards_do_not_decide():
-    rare = np.zeros((300, 20))
-    rare[:6, -1] = 1
-    assert 0.1 <= choose_return_scale(dataset(rare)) <= 1
-    huge = DOSES[:, None] * np.ones(20) / 20
-    huge[:6, 3] = 1e6
-    assert 0.5 < choose_return_scale(dataset(huge)) < 2
-
-
-def test_what_all_episodes_share_counts_less_than_what_tells_them_apart():
-    rewards = 1 + DOSES[:, None] * np.ones(20) / 10  # returns of 20 to 22
-    assert 1.5 < choose_return_scale(dataset(rewards)) < 3
-    assert choose_return_scale(dataset(np.ones((40, 20)))) == 1.9  # a tenth of the returns-to-go
-
-
-def test_without_returns_the_scale_is_1():
-    assert choose_return_scale(dataset(np.zeros((40, 20)))) == 1
+@pytest.mark.parametrize(
+    ("rewards", "low", "high"),
+    [
+        *((size * spread(), 0.5 * abs(size), abs(size)) for size in (1e-12, 1e-4, 1.0, -1.0, 1e6, 1e12)),
+        (np.eye(300, 20) * (np.arange(300) < 6)[:, None], 0.1, 1),  # rare successes
+        (spread(huge=1e6), 0.5, 2),  # a few huge rewards
+        (1 + 2 * spread(), 1.5, 3),  # returns of 20 to 22: what all share counts less than what tells them apart
+        (np.ones((40, 20)), 1.9, 1.9),  # a tenth of the returns-to-go
+        (np.zeros((40, 20)), 1, 1),
+    ],
+)
+def test_the_scale_is_the_size_of_what_tells_episodes_apart(rewards, low, high):
+    assert low <= choose_return_scale(dataset(rewards)) <= high
 
 
 def test_the_scale_of_the_tables_tasks_is_fixed():

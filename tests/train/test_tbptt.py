@@ -103,11 +103,7 @@ def test_the_trainer_goes_on_from_the_state_it_left():
 
 @pytest.mark.parametrize(
     ("agent", "length", "context"),
-    [
-        ("decision-aaren", 850, "episode"),
-        ("decision-aaren", 856, "tbptt"),
-        ("decision-transformer", 100, "window"),
-    ],
+    [("decision-aaren", 850, "episode"), ("decision-aaren", 856, "tbptt"), ("decision-transformer", 100, "window")],
 )
 def test_auto_is_what_suits_the_data(agent, length, context):
     """An update of 1,280 steps holds one and a half episodes of 853."""
