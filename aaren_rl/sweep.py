@@ -130,12 +130,7 @@ class SweepError(AarenRLError):
 def add_places(parser: Parser) -> None:
     """The options that say where and how many at once, of `sweep` and of `compare`."""
     add = parser.add_argument
-    add(
-        "--jobs",
-        type=COUNT.integer,
-        metavar="N",
-        help="runs at once, one thread each (one a core; all Ray has room for)",
-    )
+    add("--jobs", type=COUNT.integer, metavar="N", help="runs at once, a thread each (one a core; all that Ray holds)")
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS")
     add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
 

@@ -19,16 +19,7 @@ from ..evaluate.scores import interval, markdown, memory, number
 from ..policies.card import MARKS
 from ..policies.table import label, style
 from .measure import Cell
-from .statistics import (
-    MIN_SEEDS,
-    RESAMPLES,
-    aggregate,
-    group,
-    imitation,
-    improvements,
-    rows_of,
-    summarize,
-)
+from .statistics import MIN_SEEDS, RESAMPLES, aggregate, group, imitation, improvements, rows_of, summarize
 
 Table = tuple[str, list[str], list[list[str]]]  # title, heads, rows
 

@@ -35,7 +35,7 @@ class Summary:
         std: the scores' standard deviation with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
         best: mean of the best score during training; None where a seed has none.
-        mean_of_last: mean of the mean of the last `mean_of` evaluations, all counts.
+        mean_of_last: mean of the mean of the last evaluations.
     """
 
     env: str
@@ -48,7 +48,6 @@ class Summary:
     iqm: Estimate
     best: float | None
     mean_of_last: float
-    mean_of: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,11 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two agents on one task, or on average over the tasks that have both (`env` None); `runs`: how many of each."""
+    """Two agents on one task, or on average over the tasks that have both (`env` None)."""
 
     env: str | None
     first: str
     second: str
-    runs: tuple[int, int]
     estimate: Estimate
 
 
@@ -129,8 +127,7 @@ def compared(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
         if len(strata) > 1:
             strata[None] = [scores for of_task in strata.values() for scores in of_task]
         for env, scores in strata.items():
-            runs = sum(map(len, scores[::2])), sum(map(len, scores[1::2]))
-            found.append(Pair(env, *pair, runs, _estimate(statistic, scores)))
+            found.append(Pair(env, *pair, _estimate(statistic, scores)))
     return found
 
 
@@ -148,7 +145,6 @@ def _summary(env: str, agent: str, runs: list[Cell]) -> Summary:
         iqm=_estimate(_interquartile_mean, [scores]),
         best=float(np.mean(best)) if len(best) == len(runs) else None,
         mean_of_last=float(np.mean([cell.mean_of_last for cell in runs])),
-        mean_of=tuple(sorted({cell.mean_of for cell in runs})),
     )
 
 

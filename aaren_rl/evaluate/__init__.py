@@ -161,24 +161,25 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
     filmed = card.env_id, card.env_kwargs, arguments.eval_seed
     with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
         recorder = None if arguments.record_minari is None else Recorder()
-        scores = _play(policy, card, weights, arguments, video, recorder) if card.env_id else []
+        watchers = {"on_action": None if video is None else video.note, "recorder": recorder}
+        scores = _play(policy, card, weights, arguments, watchers) if card.env_id else []
         if held_out is not None:
             error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
         if scores:
             found.extend((str(path), score) for score in scores)
-            _show(scores, card, arguments, found, video, recorder)
+            print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
+            _write(arguments, found)
+            if recorder is not None:
+                print(_record(recorder, arguments.record_minari, card, scores))
+            if video is not None:
+                print(video.write(scores[0]))
     if error is not None:
         print(f"held-out {error.measure}: {error}")
 
 
 def _play(
-    policy: BasePolicy,
-    card: PolicyCard,
-    weights: str,
-    arguments: argparse.Namespace,
-    video: Video | None,
-    recorder: Recorder | None,
+    policy: BasePolicy, card: PolicyCard, weights: str, arguments: argparse.Namespace, watchers: dict[str, Any]
 ) -> list[Score]:
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
     apart = card.mismatch(policy.rollout, policy.context_length)
@@ -193,28 +194,15 @@ def _play(
             bar.update()
             bar.set_postfix_str(f"{running} episodes running", refresh=False)
 
-        on_action = None if video is None else video.note
-        return score_policy(policy, card, plan, on_step=progress, on_action=on_action, recorder=recorder)
+        return score_policy(policy, card, plan, on_step=progress, **watchers)
 
 
-def _show(
-    scores: Sequence[Score],
-    card: PolicyCard,
-    arguments: argparse.Namespace,
-    found: Sequence[tuple[str, Score]],
-    video: Video | None,
-    recorder: Recorder | None,
-) -> None:
-    """Print the scores of a policy and write the files, of all policies so far: a later one may fail."""
-    print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
+def _write(arguments: argparse.Namespace, found: Sequence[tuple[str, Score]]) -> None:
+    """Write the files, of all policies so far: a later one may fail."""
     if arguments.json is not None:
         write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
     if arguments.csv is not None:
         write_episodes(arguments.csv, found)
-    if recorder is not None:
-        print(_record(recorder, arguments.record_minari, card, scores))
-    if video is not None:
-        print(video.write(scores[0]))
 
 
 def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:

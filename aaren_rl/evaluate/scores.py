@@ -73,7 +73,7 @@ class ActionError:
         excess = {} if self.above_floor is None else {"val/excess_mse": self.above_floor}
         return {"val/action_mse": self.mean, **excess}
 
-    def on_card(self) -> dict[str, float | None]:
+    def on_card(self) -> dict[str, Any]:
         """Fields of the policy card, name -> value."""
         if self.accuracy is not None:
             return {"action_nll": self.mean, "action_accuracy": self.accuracy}
@@ -191,9 +191,6 @@ class Unplayed:
     @property
     def headline_words(self) -> str:
         return "-" if self.action_error is None else f"{self.action_error.mean:.4f}"
-
-    def data(self) -> None:
-        """As `Score.data`: the returns of the data are compared with none."""
 
     def scalars(self) -> dict[str, float]:
         """Tag -> value, as in metrics.jsonl."""

@@ -9,7 +9,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from ..policies.table import AGENTS
 
 CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
+Texts = str | list[str]  # one or several
 D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 
 
@@ -62,9 +63,7 @@ class DataConfig:
     """The training data and how it is cut into contexts."""
 
     env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}, tmaze, ...")
-    source: str | list[str] = setting(  # noqa: RUF009  the default is a text
-        "auto", "auto, d4rl, local, minari, minari:ID, HDF5, .npz, CSV or parquet files; several: one dataset"
-    )
+    source: Texts = setting("auto", "auto, d4rl, local, minari[:ID], HDF5, .npz, CSV, parquet files; several: one set")
     env_id: str | None = setting(None, "your own Gymnasium environment, for --source; --env then names the data")
     env_kwargs: str | None = setting(None, "arguments of your own environment, as a JSON object")
     ref_min_score: float | None = setting(None, "return that scores 0, with --env-id", RETURN)
@@ -72,31 +71,19 @@ class DataConfig:
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
     tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
-    tbptt_windows: float = setting(
-        0.5, "with truncated BPTT, the share of the segments that begin anywhere, with a fresh state", BELOW_1
-    )
+    tbptt_windows: float = setting(0.5, "with truncated BPTT: share of segments that begin anywhere, anew", BELOW_1)
     steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)
-    return_scale: float | None = setting(
-        None, "return-to-go scale (divisor); default: 1000 for D4RL's tasks, else chosen from the data", RETURN_SCALE
-    )
+    return_scale: float | None = setting(None, "divisor of returns-to-go (default: 1000, or by own data)", RETURN_SCALE)
     clip_actions: bool = setting(False, "clip actions of the data to the environment's bounds, instead of an error")
     max_episode_steps: int | None = setting(None, "end the episodes of a file, and of --env-id, after N steps", COUNT)
     actions: str | None = setting(None, "discrete or continuous, where a file's actions do not tell")
-    columns: str | list[str] = setting(  # noqa: RUF009  the default is a text
-        "", "entries of a file with names of your own: observations=x,y actions=u"
-    )
-    observation_keys: str | list[str] = setting(  # noqa: RUF009  the default is a text
-        "", "parts of observations that are dicts to use, in data and environment"
-    )
+    columns: Texts = setting("", "entries of a file with names of your own: observations=x,y actions=u")
+    observation_keys: Texts = setting("", "parts of observations that are dicts to use, in data and environment")
     local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)
     held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", HALF)
     start_from: str | None = setting(None, "initial weights and normalization: a run or policy folder")
-    draws: str = setting(
-        "return", "episodes trained on: return (the higher its return, the more often), best (only those), or uniform"
-    )
-    draw_share: float = setting(
-        0.2, "effective share of the episodes that --draws return or best trains on (best 0.1: 10 percent BC)", SOME
-    )
+    draws: str = setting("return", "episodes trained on: return (the higher, the more often), best (only), or uniform")
+    draw_share: float = setting(0.2, "effective share of episodes of --draws return, best (0.1: 10 percent BC)", SOME)
 
     def __post_init__(self) -> None:
         _check(self, context=(AUTO, *CONTEXTS), draws=DRAWN)
@@ -147,15 +134,7 @@ class EvaluationConfig:
 
 
 # The dataset sets the observation and action sizes; they are 1 until it is read.
-_network = partial(
-    ModelConfig,
-    1,
-    1,
-    dropout=0.1,
-    forget_gate=True,
-    timestep_embedding=False,
-    max_return_estimate=True,
-)
+_network = partial(ModelConfig, 1, 1, dropout=0.1, forget_gate=True, timestep_embedding=False, max_return_estimate=True)
 
 
 @dataclass(frozen=True)
@@ -256,14 +235,8 @@ def preset_settings(preset: str, agent: str) -> dict[str, Any]:
 
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
     """The presets of the package: for each, settings by agent or under "all". "default" has the agents' own."""
-    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **_shipped_presets()}
-
-
-@cache  # a sweep asks for every run
-def _shipped_presets() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    shipped: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
-    return shipped
+    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **yaml.safe_load(text)}
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
@@ -351,7 +324,7 @@ class Request:
             for name in ("preset", "device", "register", "threads", "save_every"):
                 check_type(getattr(self, name), hints[name], name)
             for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
-                check_type(self.typed.get(name), str | list[str] | None if name == "source" else str | None, name)
+                check_type(self.typed.get(name), Texts | None if name == "source" else str | None, name)
             check_limits(self)
             if self.on_log is not None and not callable(self.on_log):
                 raise ValueError(f"on_log: {self.on_log!r} is not a function")

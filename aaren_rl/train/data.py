@@ -7,7 +7,7 @@ Shape suffixes: N steps in the dataset, B packed sequences (rows), T steps per r
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -410,15 +410,13 @@ class Carried:
 def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
     """The sampler of a context other than "auto". `horizon` limits the segments of "mixed"."""
     steps = config.steps_per_update
-    if config.context == "episode":
-        return EpisodeSampler(data, steps)
-    if config.context == "mixed":
-        return MixedSampler(data, horizon, steps)
-    if config.context == "tbptt":
-        return TbpttSampler(data, config.tbptt_length, steps, config.tbptt_windows)
-    if config.context == "window":
-        return WindowSampler(data, config.context_length, steps)
-    raise ValueError(f"context {config.context!r} has no sampler")
+    samplers: dict[str, Callable[[], Sampler]] = {
+        "window": lambda: WindowSampler(data, config.context_length, steps),
+        "episode": lambda: EpisodeSampler(data, steps),
+        "mixed": lambda: MixedSampler(data, horizon, steps),
+        "tbptt": lambda: TbpttSampler(data, config.tbptt_length, steps, config.tbptt_windows),
+    }
+    return samplers[config.context]()
 
 
 NAMED = 12  # most columns of a note

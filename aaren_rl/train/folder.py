@@ -26,7 +26,7 @@ from ..base.files import check_place, clear_leftovers, is_there, lock, write_tex
 
 def holds_training(path: Path) -> bool:
     """Whether a run's folder holds a checkpoint or a policy; settings alone may be overwritten."""
-    return has_checkpoint(path) or (path / "policy").exists()
+    return bool(checkpoint_files(path / "checkpoints")) or (path / "policy").exists()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -50,11 +50,6 @@ def is_finished(metrics: list[dict[str, Any]], updates: int) -> bool:
 def checkpoint_files(parent: Path) -> list[Path]:
     """The files in a run's checkpoints/, oldest first."""
     return sorted((p for p in parent.glob("*.pt") if p.stem.isdecimal()), key=lambda p: int(p.stem))
-
-
-def has_checkpoint(path: Path) -> bool:
-    """Whether a run's folder holds a checkpoint, intact or not."""
-    return bool(checkpoint_files(path / "checkpoints"))
 
 
 class RunFolder:
@@ -101,7 +96,7 @@ class RunFolder:
             if holds_training(self.path):
                 raise CheckpointError(f"{self.path}: its config.yaml is missing; put it back, or choose another --out")
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
-        if holds_training(self.path) and not has_checkpoint(self.path):
+        if holds_training(self.path) and not checkpoint_files(self.path / "checkpoints"):
             start = "with --from this folder starts a new run from its policy"
             raise CheckpointError(
                 f"{self.path}: its checkpoints are gone, so it cannot be resumed; "
@@ -139,9 +134,6 @@ class Metrics:
         for tag, value in line.items():
             if tag != "update":
                 self._board.add_scalar(tag, value, line["update"])
-
-    def text(self, tag: str, text: str) -> None:
-        self._board.add_text(tag, text)
 
     def close(self) -> None:
         """Flushes both."""

@@ -161,7 +161,7 @@ class Run:
         shown: dict[str, Any] = {"total": self.updates, "initial": trainer.update, "desc": self.task.name}
         self.bar = progress_bar(**shown, bar_format=BAR, disable=not self.ranks.is_writer)
         try:
-            self.on_writer(self.catch_up)
+            self.on_writer(lambda: self.complete() if self.owes_evaluation else None)
             while trainer.update < self.updates:
                 began = time.perf_counter()
                 loss_and_norm = torch.stack(trainer.step())
@@ -244,12 +244,6 @@ class Run:
         self.logged = {tag: value for line in lines for tag, value in line.items() if tag != "update"}
         # Drop lines that a pending evaluation will log again.
         self.metrics = Metrics(self.path, trainer.update - self.owes_evaluation)
-        self.metrics.text("config", f"```yaml\n{to_yaml(config)}```")
-
-    def catch_up(self) -> None:
-        """Make the evaluation that the run owes."""
-        if self.owes_evaluation:
-            self.complete()
 
     def complete(self) -> None:
         """Save, log if due, evaluate and save the scores. A failed evaluation loses no gradient steps."""
@@ -263,10 +257,20 @@ class Run:
 
     def evaluate(self) -> None:
         """Evaluate the EMA weights. Saves the policy, and the best one so far as `policy_best`."""
-        how, trainer, best = self.config.evaluation, self.trainer, self.path / "policy_best"
+        how, trainer, data, best = self.config.evaluation, self.trainer, self.data, self.path / "policy_best"
         if at_end := trainer.update == self.updates:
-            self.data.returns.update(behavior_mode(self.data.steps.episodes, how.eval_seed))
-        card, self.last = evaluate(trainer, self.data, how.final_episodes if at_end else how.eval_episodes)
+            data.returns.update(behavior_mode(data.steps.episodes, how.eval_seed))
+        card, error = make_card(trainer, data), None
+        policy = acting_policy(trainer.ema, card)
+        if data.held_out is not None:
+            error = action_error(policy, data.held_out, card.action_low, card.action_high)
+        self.last = Unplayed(trainer.update, error)
+        if card.env_id:
+            episodes = how.final_episodes if at_end else how.eval_episodes
+            plan = EpisodePlan("ema", episodes, [card.target_return], how.eval_seed)
+            self.last = dataclasses.replace(score_policy(policy, card, plan)[0], action_error=error)
+        if error is not None:
+            card = dataclasses.replace(card, **error.on_card())
         states = {"ema": trainer.ema.state_dict(), "raw": trainer.model.state_dict()}
         save_policy(self.path / "policy", card, states)
         lost = not is_there(best / CARD)  # a user may have deleted it
@@ -274,10 +278,7 @@ class Run:
             self.best = self.last
             save_policy(best, card, states)
         elif at_end:  # it was saved before the return of the behavior policy was known
-            amend_card(best, data_returns=self.data.returns)
-        if at_end and (data := self.last.data()) is not None:
-            self.metrics.text("data", data)
-        error = self.last.action_error
+            amend_card(best, data_returns=data.returns)
         told = [] if error is None else [f"held-out {error.short()}"]
         if isinstance(self.last, Score):
             told.insert(0, f"{self.score_name} {self.last.headline_words}")
@@ -404,21 +405,6 @@ class Run:
             best = self.best.headline_words if self.task.env_id else f"{self.score_name} {self.best.headline_words}"
             print(f"best of the evaluations: {best} after {self.best.updates} gradient steps")
         print(f"policy: {self.path / 'policy'}")
-
-
-def evaluate(trainer: Trainer, data: TrainingData, episodes: int) -> tuple[PolicyCard, Score | Unplayed]:
-    """The card of the EMA weights, and what they score in so many episodes and on the held-out ones."""
-    card = make_card(trainer, data)
-    policy = acting_policy(trainer.ema, card)
-    error = None if data.held_out is None else action_error(policy, data.held_out, card.action_low, card.action_high)
-    score: Score | Unplayed = Unplayed(trainer.update, error)
-    if card.env_id:
-        plan = EpisodePlan("ema", episodes, [card.target_return], data.config.evaluation.eval_seed)
-        score = dataclasses.replace(score_policy(policy, card, plan)[0], action_error=error)
-    if error is not None:
-        fields: Any = error.on_card()
-        card = dataclasses.replace(card, **fields)
-    return card, score
 
 
 def acting_policy(model: DecisionModel, card: PolicyCard) -> Policy:
