@@ -20,7 +20,7 @@ from ..envs.tasks.table import LocalTask, env_kwargs, get_task
 from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, held_out_episodes, target_words, task_fields
 from ..runtime import load_policy
 from .play import EpisodePlan, action_error, score_policy
-from .scores import Score, format_overview, format_table, write_episodes
+from .scores import Score, format_overview, format_table
 from .video import Video
 
 DESCRIPTION = """\
@@ -55,8 +55,7 @@ def make_parser() -> Parser:
     add("--env-id", metavar="ID", help="evaluate in another environment, such as Hopper-v5: raw returns")
     add("--env-kwargs", metavar="JSON", help="other arguments of the environment, as a JSON object: raw returns")
     add("--held-out", action="store_true", help="also the action error on the held-out episodes of the run")
-    add("--json", type=Path, metavar="FILE", help="write a list, one object per target return")
-    add("--csv", type=Path, metavar="FILE", help="write one row per episode")
+    add("--json", type=Path, metavar="FILE", help="write a list, one object per target return, with every episode")
     add("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
     add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
     parser.add_shared(device="cpu")
@@ -70,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate every policy, print the tables and write the files. Returns the exit code."""
-    check_outputs({f"--{option}": getattr(arguments, option) for option in ("json", "csv", "video")})
+    check_outputs({f"--{option}": getattr(arguments, option) for option in ("json", "video")})
     for option in ("video", "record_minari"):
         if getattr(arguments, option) is not None and len(arguments.runs) > 1:
             raise UsageError(f"--{option.replace('_', '-')}: takes one policy, not {len(arguments.runs)}")
@@ -169,7 +168,8 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
         if scores:
             found.extend((str(path), score) for score in scores)
             print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
-            _write(arguments, found)
+            if arguments.json is not None:  # of all policies so far: a later one may fail
+                write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
             if recorder is not None:
                 print(_record(recorder, arguments.record_minari, card, scores))
             if video is not None:
@@ -195,14 +195,6 @@ def _play(
             bar.set_postfix_str(f"{running} episodes running", refresh=False)
 
         return score_policy(policy, card, plan, on_step=progress, **watchers)
-
-
-def _write(arguments: argparse.Namespace, found: Sequence[tuple[str, Score]]) -> None:
-    """Write the files, of all policies so far: a later one may fail."""
-    if arguments.json is not None:
-        write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
-    if arguments.csv is not None:
-        write_episodes(arguments.csv, found)
 
 
 def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:

@@ -1,16 +1,12 @@
 """Scores, with everything needed to reproduce them, and as text: tables of one policy and of several."""
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..base.files import write_text
 from ..cli import aligned
 from ..envs.data.episodes import effective
 from ..envs.tasks.table import Reference, is_d4rl_scale, normalized_score
@@ -281,20 +277,6 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
         rows.append((name, target_words(score.target_return), *returns, *normalized))
     legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
     return "\n".join([*aligned(rows), "", legend])
-
-
-def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
-    """Write a CSV file with one row per episode, for the policies of `format_overview`; whole or not at all."""
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    names = "policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"
-    table.writerow(names)
-    for name, score in scores:
-        for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
-            target, normalized = target_words(score.target_return, ".17g"), score.normalized(value)
-            row = name, score.env_id, target, score.seed + i, repr(value), length
-            table.writerow((*row, "" if normalized is None else repr(normalized)))
-    write_text(file, text.getvalue())
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], escape: Callable[[str], str] = str) -> str:
