@@ -71,7 +71,7 @@ class DataConfig:
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
     tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
-    tbptt_windows: float = setting(0.5, "with truncated BPTT: share of segments that begin anywhere, anew", BELOW_1)
+    tbptt_windows: float = setting(0.5, "with truncated BPTT: share of segments that begin anywhere", BELOW_1)
     steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)
     return_scale: float | None = setting(None, "divisor of returns-to-go (default: 1000, or by own data)", RETURN_SCALE)
     clip_actions: bool = setting(False, "clip actions of the data to the environment's bounds, instead of an error")
