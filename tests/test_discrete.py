@@ -7,14 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from policies import (
-    CARTPOLE,
-    make_discrete,
-    make_discrete_card,
-    play_cartpole,
-    save_discrete_run,
-    save_run,
-)
+from policies import CARTPOLE, make_discrete, make_discrete_card, play_cartpole, save_discrete_run, save_run
 
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout

@@ -9,13 +9,7 @@ import torch
 from scipy import stats
 from torch.nn import functional as F
 
-from aaren_rl.agents import (
-    MIXERS,
-    ROLLOUTS,
-    DecisionModel,
-    ModelConfig,
-    Policy,
-)
+from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, Policy
 from aaren_rl.agents.policy.base import choose, next_seeds
 
 OBSERVATION, ACTIONS, START, TARGET, SCALE, STEPS = 4, 3, -1, 30.0, 50.0, 40

@@ -187,17 +187,6 @@ def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(
         assert isinstance(state.previous_action, np.ndarray) and np.array_equal(state.previous_action, expected)
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("mixer", ["aaren", "attention"])
-@every_rollout
-def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer, rollout):
-    policy, (observations, rewards) = make(mixer, rollout), episode(3)
-    _, states = play(policy, observations, rewards)
-    policy.model.head.weight.data[0, 0] = torch.nan
-    with pytest.raises(NonFiniteActionError, match="action at step 3 is not finite"):
-        replace(policy).act(observations[0], rewards[0], states[-1])  # a copy takes the weights as they are now
-
-
 @every_rollout
 def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout):
     """From the step on at which "staggered" and "window" are full (K = 8), the same bytes for ever."""

@@ -15,7 +15,7 @@ from benchmarks.command import main
 from benchmarks.machine import torch_threads
 from torch import Tensor
 
-from aaren_rl.agents import Attention, DecisionModel
+from aaren_rl.agents import Attention
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.agents.policy.compiled import CompiledStep
 from aaren_rl.base.errors import NumericsError
@@ -89,7 +89,7 @@ def test_table_json_and_plot(tmp_path, capsys):
     assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
 
 
-@pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off", "no number"])
+@pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off"])
 def test_a_wrong_policy_gets_no_figures(wrong, monkeypatch, tmp_path, capsys):
     step, forward = CompiledStep.step, Attention.forward
 
@@ -97,16 +97,12 @@ def test_a_wrong_policy_gets_no_figures(wrong, monkeypatch, tmp_path, capsys):
         action, state = step(stepper, *given)
         return action + np.float32(2e-5), state
 
-    def no_number(model: DecisionModel, observations: Tensor, actions: Tensor, *_: object) -> tuple[Tensor, None]:
-        return actions * torch.nan, None
-
     def forgets(mixer: Attention, x: Tensor, state: object = None, **keywords: object) -> object:
         return forward(mixer, x, None, **keywords)
 
     cls, name, made = {
         "a cache that forgets": (Attention, "forward", forgets),
         "a little off": (CompiledStep, "step", off),
-        "no number": (DecisionModel, "forward", no_number),
     }[wrong]
     monkeypatch.setattr(cls, name, made)
     gives_no_figures(ROLLOUT, "actions differ from", tmp_path, capsys)
@@ -172,23 +168,6 @@ def test_a_wrong_gradient_gets_no_figures(precision, factor, monkeypatch, tmp_pa
 
     monkeypatch.setattr(cpu, "backward", wrong)
     gives_no_figures(TRAIN, f"gradients in {precision} differ from", tmp_path, capsys)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*ROLLOUT, "--steps", "39"], "--steps: must be at least 40, not 39"),
-        ([*ROLLOUT, "--heads", "3"], "width 16 is not a multiple of heads 3"),
-        ([*ROLLOUT, "--json", "/nowhere/all.json"], "--json /nowhere/all.json: its folder does not exist"),
-        ([*SCAN, "--device", "cpu", "--methods", "triton"], "--methods triton: its kernel is for CUDA devices"),
-        ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
-        ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
-    ],
-)
-def test_arguments_that_cannot_be(arguments, message, capsys):
-    assert main(arguments) == 2
-    *notes, error = capsys.readouterr().err.splitlines()
-    assert error.startswith(f"error: {message}") and all("given twice" in note for note in notes)
 
 
 def test_a_nan_is_no_agreement(monkeypatch):

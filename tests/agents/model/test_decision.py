@@ -65,17 +65,6 @@ def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step)
         assert not torch.equal(told(*early)[0], told(*late)[0])
 
 
-@tokens
-@every_mixer
-@pytest.mark.parametrize("length", [1, 40])
-@torch.no_grad()
-def test_forward_is_step_by_step(mixer, length, tokens_per_step):
-    model, data = make(mixer, tokens_per_step=tokens_per_step), steps(length, first=3)
-    parallel, _ = model(*data)
-    assert parallel.shape == (2, length, ACTION) and float(parallel.abs().max()) < 1
-    torch.testing.assert_close(parallel, stepwise(model, data), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(("mixer", "activation"), [("aaren", "gelu-tanh"), ("attention", "relu"), ("gru", "gelu-tanh")])
 @torch.no_grad()
 def test_pre_norm_blocks_are_those_of_gpt2(mixer, activation):

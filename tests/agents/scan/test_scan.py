@@ -242,16 +242,6 @@ def test_a_million_positions_in_chunks_do_not_drift(method, count):
         assert float((state.output() - true[:, part.stop - 1]).abs().max()) <= 1e-6
 
 
-def test_single_steps_do_not_drift():
-    scores, values, true = million(3000)
-    state = ScanState.identity((3,), 2)
-    for k in range(3000):
-        output, state = scan_step(scores[:, k], values[:, k], state)
-        if k % 1000 == 999:
-            assert float((output - true[:, k]).abs().max()) <= 1e-6
-    assert float((state.output() - true[:, -1]).abs().max()) <= 1e-6
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_counting_does_not_stop_at_two_to_the_24(method):
     """A float32 sum of ones stops growing there; a returned state must not, by `prefix_scan` or by `scan_step`."""
