@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .agents.policy.base import BasePolicy, PolicyState, array, check_temperature, integer
-from .base.errors import ArgumentError, CheckpointError, ResourcesError, one_line
+from .base.errors import CheckpointError, ResourcesError, one_line
 from .base.fields import AUTO, THREADS
 from .envs.tasks.spaces import as_flat, checked_layout
 
@@ -74,7 +74,7 @@ class OnnxPolicy(BasePolicy):
         self.rollout, self.context_length = card["rollout"], int(card["rollout_context"])
         self.return_scale, self.target_return = card["return_scale"], card["target_return"]
         self.action_start, self.temperature = operator.index(card.get("action_start", 0)), None
-        self.flatten = partial(_flat, card.get("observation_space"))
+        self.flatten = partial(as_flat, card.get("observation_space"))
         self.estimates_maximum = bool(card["model"].get("max_return_estimate"))
 
     def _new_memory(self, batch: int) -> npt.NDArray[Any]:
@@ -107,13 +107,6 @@ class OnnxPolicy(BasePolicy):
         except Exception as error:  # ONNX Runtime's own classes, see `from_bytes`
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
         return out, memory
-
-
-def _flat(layout: dict[str, Any] | None, observation: Any, dtype: npt.DTypeLike = np.float32) -> Any:  # noqa: ANN401
-    try:
-        return as_flat(layout, observation, dtype)
-    except ValueError as error:
-        raise ArgumentError(str(error)) from error
 
 
 def _check_card(card: dict[str, Any]) -> None:

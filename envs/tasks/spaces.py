@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ...base.errors import ArgumentError
+
 if TYPE_CHECKING:
     import gymnasium as gym
 
@@ -177,14 +179,14 @@ def flatten_batch(
 def as_flat(layout: Layout | None, observation: Any, dtype: npt.DTypeLike = np.float32) -> Any:
     """Observations as a policy acts on them, (B, O), from those of its environment; what is flat is returned as it is.
 
-    Raises ValueError as `flatten_batch`.
+    Raises ArgumentError, a ValueError, as `flatten_batch`.
     """
     if layout is None and not _is_unflat(observation):
         return observation
     try:
         return flatten_batch(layout, observation, "observation", dtype)
     except ValueError as error:
-        raise ValueError(f"{error} (act takes a batch: [observation] is one of one)") from error
+        raise ArgumentError(f"{error} (act takes a batch: [observation] is one of one)") from error
 
 
 def _is_unflat(observation: Any) -> bool:
