@@ -22,10 +22,10 @@ import torch
 
 from .agents.mixers.aaren import Aaren
 from .agents.mixers.attention import Attention, AttentionState
+from .agents.mixers.cross_attention import CrossAttention, attend
 from .agents.mixers.rsa import RSA, AarenRSA, EncodedState, EncodingState, RemConfig
 from .agents.mixers.tree import SAMPLERS, TreeAttention, TreeConfig, TreeState
 from .agents.model.decision import Trunk
-from .agents.scan.cross_attention import CrossAttention, attend
 from .agents.scan.prefix import prefix_scan, scan_step
 from .agents.scan.rows import join, select, state_bytes
 from .agents.scan.state import ScanState, combine

@@ -6,6 +6,7 @@ from .mixers import MIXERS as MIXERS
 from .mixers.aaren import Aaren as Aaren
 from .mixers.attention import Attention as Attention
 from .mixers.base import Mixer as Mixer
+from .mixers.cross_attention import CrossAttention as CrossAttention, attend as attend
 from .mixers.rsa import RSA as RSA, AarenRSA as AarenRSA, Encoded as Encoded, RemConfig as RemConfig
 from .mixers.tree import SAMPLERS as SAMPLERS, TreeAttention as TreeAttention, TreeConfig as TreeConfig
 from .model.config import ModelConfig as ModelConfig
@@ -14,6 +15,5 @@ from .model.decision import ReturnEstimate as ReturnEstimate, ReturnRange as Ret
 from .model.decision import expectile_loss as expectile_loss
 from .policy.base import PolicyState as PolicyState
 from .policy.policy import ROLLOUTS as ROLLOUTS, Policy as Policy
-from .scan.cross_attention import CrossAttention as CrossAttention, attend as attend
 from .scan.prefix import prefix_scan as prefix_scan, scan_step as scan_step
 from .scan.state import ScanState as ScanState, combine as combine

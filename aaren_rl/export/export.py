@@ -313,7 +313,7 @@ class PolicyStep(nn.Module):
             rows = torch.stack([torch.where(turns.unsqueeze(1), younger, older), younger], 1).flatten(0, 1)
             begins = torch.stack([begins, turns], 1).flatten()
             seen, to_go, timestep, previous = (torch.stack([x, x], 1).flatten(0, 1) for x in given)
-        tokens = self.model.step_tokens(seen, to_go, timestep, previous, begins if staggered else None)
+        tokens = self.model.step_tokens((seen, to_go, timestep, previous), begins if staggered else None)
         for number, token in enumerate(tokens):
             if number == max(0, len(tokens) - 2):  # behind the previous action, where it is a token
                 rows = torch.where(begins.unsqueeze(1), self.fresh, rows)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..scan.prefix import add_token, prefix_scan
 from ..scan.state import ScanState
-from .base import HeadMixer, StepWeights
+from .base import HeadMixer, Mixed, StepWeights
 
 # Steps after which a head keeps 1 / e before training: of all heads but the last on a logarithmic scale.
 SHORTEST, LONGEST = 2.0, 200.0
@@ -48,16 +48,14 @@ class Aaren(HeadMixer):
                 self.forget.weight.mul_(GATE_SCALE)
                 self.forget.bias.copy_(initial_gates(heads))
 
-    def mix(
-        self, x: Tensor, state: ScanState | None, *, starts: Tensor | None = None, keep: slice | None = None
-    ) -> tuple[Tensor, Tensor, ScanState]:
+    def mix(self, x: Tensor, state: ScanState | None, starts: Tensor | None = None, keep: slice | None = None) -> Mixed:
         values, (scores, decay) = self.split(self.value(x)), self._scores_and_decays(x)
         scores, decay = scores.transpose(1, 2), None if decay is None else decay.transpose(1, 2)
         starts = None if starts is None else starts.unsqueeze(1)
         mixed, state = prefix_scan(scores, values, state, log_decay=decay, starts=starts)
         return mixed if keep is None else mixed[:, :, keep], values, state
 
-    def mix_step(self, x: Tensor, state: ScanState) -> tuple[Tensor, Tensor, ScanState]:
+    def mix_step(self, x: Tensor, state: ScanState) -> Mixed:
         value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
         score, decay = self._scores_and_decays(x)
         state = add_token(score, value, state, decay)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .base import HeadMixer
+from ..scan.rows import State
+from .base import HeadMixer, Mixed
 
 
 class AttentionState(NamedTuple):
@@ -36,9 +37,7 @@ class Attention(HeadMixer):
         super().__init__(width, heads)
         self.dropout = dropout
 
-    def mix(
-        self, x: Tensor, state: AttentionState | None, *, starts: Tensor | None = None, keep: slice | None = None
-    ) -> tuple[Tensor, Tensor, AttentionState]:
+    def mix(self, x: Tensor, state: State | None, starts: Tensor | None = None, keep: slice | None = None) -> Mixed:
         keep = keep if keep is not None else slice(None)
         queries = self.split(self.query(x[:, keep]))
         cache = own = AttentionState(self.split(self.key(x)), self.split(self.value(x)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from torch import Tensor, nn
 
@@ -15,6 +15,9 @@ from ..scan.rows import RowModule, State
 
 if TYPE_CHECKING:
     from .rsa import GatedEncoding, RemConfig
+
+
+Mixed: TypeAlias = tuple[Tensor, Tensor, State]  # outputs of the heads, values, and the state
 
 
 @dataclass(frozen=True)
@@ -110,20 +113,18 @@ class HeadMixer(Mixer):
         self.value, self.output = nn.Linear(width, width), nn.Linear(width, width)
 
     def run(self, x: Tensor, state: State | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, State]:
-        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
+        mixed, _, state = self.mix(x, state, starts, keep)
         return self.project(mixed.transpose(1, 2)), state
 
     def run_one(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         mixed, _, state = self.mix_step(x, state)
         return self.project(mixed), state
 
-    def mix(
-        self, x: Tensor, state: State | None, *, starts: Tensor | None = None, keep: slice | None = None
-    ) -> tuple[Tensor, Tensor, State]:
+    def mix(self, x: Tensor, state: State | None, starts: Tensor | None = None, keep: slice | None = None) -> Mixed:
         """`forward` up to the heads' outputs where kept (B, H, N', D); also all values (B, H, N, D) and the state."""
         raise NotImplementedError
 
-    def mix_step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def mix_step(self, x: Tensor, state: State) -> Mixed:
         """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new state."""
         mixed, values, state = self.mix(x.unsqueeze(1), state)
         return mixed.squeeze(2), values.squeeze(2), state
@@ -133,5 +134,5 @@ class HeadMixer(Mixer):
         return self.output(mixed.flatten(-2))  # type: ignore[no-any-return]
 
     def split(self, x: Tensor) -> Tensor:
-        """The heads' channels apart, (B, N, C) -> (B, H, N, D)."""
-        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)  # type: ignore[no-any-return]
+        """The heads' channels apart, (..., N, C) -> (..., H, N, D)."""
+        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(-3, -2)  # type: ignore[no-any-return]

@@ -106,6 +106,9 @@ class EncodingState(NamedTuple):
     values: Tensor
 
 
+Rems: TypeAlias = tuple[EncodingState, ...]  # the states of all dilations
+
+
 class Recurrence(nn.Module):
     """REM heads of one kind and dilation; `Regular` and `Cyclical` say which powers.
 
@@ -126,7 +129,7 @@ class Recurrence(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
+        self, values: Tensor, state: EncodingState | None, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, EncodingState]:
         """P V of every head: values (B, R, N, D) -> (B, R, N or fewer, D), float32 at least; and the state."""
         n, dilation = values.shape[-2], self.dilation
@@ -241,22 +244,21 @@ class GatedEncoding(nn.Module):
         self,
         mixed: Tensor,
         values: Tensor,
-        state: tuple[EncodingState, ...] | None,
-        *,
+        state: Rems | None,
         starts: Tensor | None = None,
         keep: slice | None = None,
-    ) -> tuple[Tensor, tuple[EncodingState, ...]]:
+    ) -> tuple[Tensor, Rems]:
         """All tokens: attention at the kept ones (B, H, N', D) and all values (B, H, N, D) -> (B, H, N', D)."""
         # Autocast would do the products, and so round the state, in bfloat16.
         with torch.autocast(values.device.type, enabled=False):
             heads = sum(self.sizes)
             parts, states = values[:, :heads].split(self.sizes, 1), state or [None] * len(self.sizes)
-            runs = [g(v, s, starts=starts, keep=keep) for g, v, s in zip(self.groups, parts, states, strict=True)]
+            runs = [g(v, s, starts, keep) for g, v, s in zip(self.groups, parts, states, strict=True)]
             encoded = torch.cat([y for y, _ in runs], 1)
             gated = torch.lerp(mixed[:, :heads].to(encoded.dtype), encoded, torch.sigmoid(self.mu).to(encoded.dtype))
             return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1), tuple(s for _, s in runs)
 
-    def initial_state(self, batch_size: int, head_dim: int) -> tuple[EncodingState, ...]:
+    def initial_state(self, batch_size: int, head_dim: int) -> Rems:
         return tuple(group.initial_state(batch_size, head_dim, self.mu) for group in self.groups)  # type: ignore[operator]
 
     def scalars(self) -> dict[str, float]:
@@ -273,7 +275,7 @@ class EncodedState(NamedTuple):
     """The state of the mixer inside, and those of the REMs' groups."""
 
     inner: ScanState | AttentionState
-    encoding: tuple[EncodingState, ...]
+    encoding: Rems
 
 
 class Encoded(Mixer):
@@ -297,8 +299,8 @@ class Encoded(Mixer):
         self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, EncodedState]:
         inner, encoding = (None, None) if state is None else state
-        mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)
-        gated, encoded = self.encoding(mixed, values, encoding, starts=starts, keep=keep)
+        mixed, values, after = self.inner.mix(x, inner, starts, keep)
+        gated, encoded = self.encoding(mixed, values, encoding, starts, keep)
         return self.inner.project(gated.transpose(1, 2)), EncodedState(after, encoded)
 
     def run_one(self, x: Tensor, state: EncodedState) -> tuple[Tensor, EncodedState]:

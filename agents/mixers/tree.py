@@ -31,8 +31,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -47,104 +49,77 @@ DTYPE = torch.float64
 SMALLEST = 1e-290  # mass of a bud that could be expanded but has none: chosen where no other is left
 
 
-class Uniform:
-    """The unselective baseline: every bud has the same mass. Random directions are drawn from the generator.
+Phi: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]  # x, its part along every direction, and K, to features
 
-    Attributes:
-        features: K.
+
+class Sampler:
+    """Which bud is expanded next: the form of the masses, and the features of queries and keys that they are of.
+
+    Args:
+        dim: D; there are K = 2 D features, as in the paper's experiments, or none.
+        generator: of random directions.
         form: of the masses, which `kernels/tree_attention.py` computes: UNIFORM, HORIZON, MEAN or POSITIVE.
-        by_features: whether the masses are of the transformed alignments.
+        phi: makes the features, whose alignments the masses are then of.
+        lengths: "chi" or "equal", of D random directions that are orthogonal: each is standard normal, or all are of
+            length sqrt(D); None: there are none.
     """
 
-    form = UNIFORM
-    by_features = False
-
-    def __init__(self, dim: int, generator: torch.Generator) -> None:
-        self.features = 2 * dim if self.by_features else 0  # as in the paper's experiments
-
-    def transform(self, x: Tensor) -> Tensor:
-        """phi of a query or key, (..., D) -> (..., K); here no features."""
-        return x[..., :0]
-
-
-class ExponentialDecay(Uniform):
-    """Exponentially decaying horizon, equation (3): a token that is k tokens old has the mass b^k."""
-
-    form = HORIZON
-
-
-class Alignments(Uniform):
-    """The geometric mean of the bud's attention weights, exp(A_n / |n|)."""
-
-    form = MEAN
-
-
-class PositiveAlignments(Uniform):
-    """Equation (4): exp of the mean of what is positive in the inner products, the sum of the positive q_i k_i."""
-
-    form, by_features = MEAN, True
+    def __init__(
+        self, dim: int, generator: torch.Generator, form: int, phi: Phi | None = None, lengths: str | None = None
+    ) -> None:
+        self.form, self.phi, self.by_features = form, phi, phi is not None
+        self.features = 2 * dim if self.by_features else 0
+        self.directions: Tensor | None = None
+        if lengths is not None:
+            size = torch.full((1, 1), math.sqrt(dim), dtype=DTYPE)
+            if lengths == "chi":
+                size = torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()
+            q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
+            # Uniform (Haar): QR's signs alone depend on its algorithm.
+            self.directions = size * (q * r.diagonal().sign())
 
     def transform(self, x: Tensor) -> Tensor:
-        return torch.cat([x.clamp(min=0), (-x).clamp(min=0)], -1)
+        """phi of a query or key, (..., D) -> (..., K)."""
+        if self.phi is None:
+            return x[..., :0]
+        along = x if self.directions is None else x.to(DTYPE) @ self.directions.T
+        return self.phi(x, along, self.features)
 
 
-class _RandomFeatures(Uniform):
-    """Features from K / 2 = D random directions, which are orthogonal; the mass is the positive part of their sum."""
-
-    form, by_features = POSITIVE, True
-
-    def __init__(self, dim: int, generator: torch.Generator) -> None:
-        super().__init__(dim, generator)
-        lengths = self._lengths(dim, generator)
-        q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
-        # Uniform (Haar): QR's signs alone depend on its algorithm.
-        self.directions: Tensor = lengths * (q * r.diagonal().sign())
-
-    def _lengths(self, dim: int, generator: torch.Generator) -> Tensor:
-        # Of every direction, (D, 1): chi, so that each is standard normal.
-        return torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()
-
-    def project(self, x: Tensor) -> Tensor:
-        """w^T x, (..., D) -> (..., D), in float64."""
-        return x.to(DTYPE) @ self.directions.T
+def _parts(x: Tensor, along: Tensor, count: int) -> Tensor:
+    return torch.cat([along.clamp(min=0), (-along).clamp(min=0)], -1)  # the positive and the negative one
 
 
-class RandomFourier(_RandomFeatures):
-    """Random Fourier features, equation (5): an unbiased estimate of exp(q . k) that may be negative."""
-
-    def transform(self, x: Tensor) -> Tensor:
-        angle = self.project(x)
-        size = (x.to(DTYPE).square().sum(-1, keepdim=True) / 2).clamp(max=LARGEST).exp()
-        return torch.cat([angle.sin(), angle.cos()], -1) * size / math.sqrt(self.features / 2)
+def _fourier(x: Tensor, along: Tensor, count: int) -> Tensor:
+    size = (x.to(DTYPE).square().sum(-1, keepdim=True) / 2).clamp(max=LARGEST).exp()
+    return torch.cat([along.sin(), along.cos()], -1) * size / math.sqrt(count / 2)
 
 
-class Favor(_RandomFeatures):
-    """FAVOR+, equation (6): positive hyperbolic features, an unbiased estimate of exp(q . k)."""
-
-    def transform(self, x: Tensor) -> Tensor:
-        along, size = self.project(x), x.to(DTYPE).square().sum(-1, keepdim=True) / 2
-        return (torch.cat([along, -along], -1) - size).clamp(max=LARGEST).exp() / math.sqrt(self.features)
+def _hyperbolic(x: Tensor, along: Tensor, count: int) -> Tensor:
+    size = x.to(DTYPE).square().sum(-1, keepdim=True) / 2
+    return (torch.cat([along, -along], -1) - size).clamp(max=LARGEST).exp() / math.sqrt(count)
 
 
-class FavorRelu(_RandomFeatures):
-    """FAVOR+ReLU, equation (7): a kernel that grows with the norms and with the cosine of the angle."""
-
-    def _lengths(self, dim: int, generator: torch.Generator) -> Tensor:
-        return torch.full((1, 1), math.sqrt(dim), dtype=DTYPE)
-
-    def transform(self, x: Tensor) -> Tensor:
-        along = self.project(x)
-        return torch.cat([along.clamp(min=0), (-along).clamp(min=0)], -1) / math.sqrt(self.features)
+def _rectified(x: Tensor, along: Tensor, count: int) -> Tensor:
+    return _parts(x, along, count) / math.sqrt(count)
 
 
-SAMPLERS: dict[str, type[Uniform]] = {
-    "uniform": Uniform,
-    "edh": ExponentialDecay,
-    "align": Alignments,
-    "pos-align": PositiveAlignments,
-    "rff": RandomFourier,
-    "favor": Favor,
-    "favor-relu": FavorRelu,
+SAMPLERS: dict[str, Callable[[int, torch.Generator], Sampler]] = {
+    # The unselective baseline: every bud has the same mass.
+    "uniform": partial(Sampler, form=UNIFORM),
+    # Exponentially decaying horizon, equation (3): a token that is k tokens old has the mass b^k.
+    "edh": partial(Sampler, form=HORIZON),
+    # The geometric mean of the bud's attention weights, exp(A_n / |n|).
+    "align": partial(Sampler, form=MEAN),
+    # Equation (4): exp of the mean of what is positive in the inner products, the sum of the positive q_i k_i.
+    "pos-align": partial(Sampler, form=MEAN, phi=_parts),
+    # Random Fourier features, equation (5): an unbiased estimate of exp(q . k) that may be negative. Of this and the
+    # next two the mass is the positive part of the features' sum.
+    "rff": partial(Sampler, form=POSITIVE, phi=_fourier, lengths="chi"),
+    # FAVOR+, equation (6): positive hyperbolic features, an unbiased estimate of exp(q . k).
+    "favor": partial(Sampler, form=POSITIVE, phi=_hyperbolic, lengths="chi"),
+    # FAVOR+ReLU, equation (7): a kernel that grows with the norms and with the cosine of the angle.
+    "favor-relu": partial(Sampler, form=POSITIVE, phi=_rectified, lengths="equal"),
 }
 
 
@@ -250,7 +225,7 @@ class TreeAttention(Mixer):
         self._seed = (config.seed, layer)
         digest = hashlib.blake2b(repr(self._seed).encode(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
-        self.sampler: Uniform = SAMPLERS[config.sampler](attention.head_dim, generator)
+        self.sampler = SAMPLERS[config.sampler](attention.head_dim, generator)
 
     @torch.no_grad()
     def run(

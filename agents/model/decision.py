@@ -289,7 +289,7 @@ class DecisionModel(nn.Module):
         Returns:
             The action (B, A) in (-1, 1), or logits of discrete ones, and the state of the trunk after s_t.
         """
-        tokens = self.step_tokens(observation, return_to_go, timestep, previous_action, begins)
+        tokens = self.step_tokens((observation, return_to_go, timestep, previous_action), begins)
         starts = None
         if begins is not None:  # at the return-to-go, behind which there are at most two tokens of the step
             first = max(0, len(tokens) - 2)
@@ -297,18 +297,12 @@ class DecisionModel(nn.Module):
         actions, state = self._act(torch.stack(tokens, 1), state, starts, slice(-1, None))
         return actions[:, 0], state
 
-    def step_tokens(
-        self,
-        observation: Tensor,
-        return_to_go: Tensor,
-        timestep: int | Tensor,
-        previous_action: Tensor | None,
-        begins: Tensor | None = None,
-    ) -> list[Tensor]:
+    def step_tokens(self, given: ModelStep, begins: Tensor | None = None) -> list[Tensor]:
         """The tokens (B, C) of `step`, one or three, before their layer norm.
 
         Of three the first, of the previous action, belongs to the sequence before where `begins` is True.
         """
+        observation, return_to_go, timestep, previous_action = given
         now = self._time(timestep)
         to_go, seen = self.embed_return(return_to_go.unsqueeze(-1)), self.embed_observation(observation)
         if self.config.tokens_per_step == 1:

@@ -172,7 +172,8 @@ class BasePolicy(ABC):
         observed = array("observation", observation, self.observation_dtype, (batch, self.sizes[0]))
         rewards = array("reward", reward, np.float64, (batch,))
         to_go = state.return_to_go - rewards if _finite(rewards) else np.full(batch, np.nan)
-        if not (_finite(to_go) or self._can_follow(to_go)):
+        # Infinite is the maximum achievable return.
+        if not (_finite(to_go) or (np.isfinite(to_go) | (np.isposinf(to_go) & self.estimates_maximum)).all()):
             raise NonFiniteActionError(self._blame(observed, rewards, state))
         out, memory = self._act(observed, to_go, state)
         if not _finite(out):
@@ -181,10 +182,6 @@ class BasePolicy(ABC):
         if self.discrete:
             action = choose(out, self.action_start, self.temperature, state.seeds, state.timestep)
         return out, PolicyState(state.timestep + 1, to_go, action, memory, state.seeds)
-
-    def _can_follow(self, to_go: npt.NDArray[np.float64]) -> bool:
-        """Whether returns-to-go are finite, or infinite where the target is the maximum achievable return."""
-        return bool((np.isfinite(to_go) | (np.isposinf(to_go) & self.estimates_maximum)).all())
 
     def _blame(self, observed: Array, rewards: Array, state: PolicyState, action: Array | None = None) -> str:
         """Why there is no finite action: the first argument that is not finite, with its row, or else the policy."""

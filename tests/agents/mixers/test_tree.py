@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aaren_rl.agents.kernels import load
 from aaren_rl.agents.mixers.attention import Attention
-from aaren_rl.agents.mixers.tree import SAMPLERS, TreeAttention, TreeConfig, TreeState, Uniform
+from aaren_rl.agents.mixers.tree import SAMPLERS, Sampler, TreeAttention, TreeConfig, TreeState
 
 tree_attention = load("tree_attention")
 WIDTH, HEADS = 8, 2
@@ -46,18 +46,10 @@ def bud_attention(query: Tensor, keys: Tensor, values: Tensor, buds: list[tuple[
 @every_sampler
 @torch.no_grad()
 def test_as_many_terms_as_tokens_is_softmax(sampler):
-    tree, x = make(sampler, scale=10.0), tokens(40)
+    tree, x = make(sampler, scale=10.0), tokens(140)
     y, _ = tree(x)
     exact, _ = tree.attention.double()(x.double())
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=1e-6)
-
-
-@torch.no_grad()
-def test_the_same_after_700_tokens():
-    tree, x = make("uniform"), tokens(700, batch=1)
-    y, _ = tree.step(x[:, -1], tree(x[:, :-1], keep=slice(-1, None))[1])
-    exact, _ = tree.attention.double()(x.double())
-    torch.testing.assert_close(y.double(), exact[:, -1], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "align", "rff"])
@@ -157,7 +149,7 @@ QUERY, KEYS = (
 )
 
 
-def make_sampler(name: str, seed: int = 0, dim: int = DIM) -> Uniform:
+def make_sampler(name: str, seed: int = 0, dim: int = DIM) -> Sampler:
     return SAMPLERS[name](dim, torch.Generator().manual_seed(seed))
 
 
@@ -225,7 +217,7 @@ def test_the_kernel_is_estimated_without_bias(name, sign):
 
 @pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
 def test_directions_are_orthogonal_with_the_right_lengths(name):
-    directions = torch.stack([make_sampler(name, seed, 8).directions for seed in range(200)])  # type: ignore[attr-defined]
+    directions = torch.stack([make_sampler(name, seed, 8).directions for seed in range(200)])
     gram, squares = directions @ directions.mT, directions.square().sum(-1)
     torch.testing.assert_close(gram, torch.diag_embed(squares), rtol=0, atol=1e-12)
     if name == "favor-relu":  # all of length sqrt(D)
