@@ -55,6 +55,14 @@ def make_policy(mixer: str = "aaren", rollout: str = "recurrent", context_length
     return Policy(make_model(mixer, **model), MEAN, STD, SCALE, rollout, context_length, LOW, HIGH, RANGE)
 
 
+def draw_episode(length: int, batch: int, size: int = OBSERVATION, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Raw observations (T, B, O) and the reward before each step (T, B), 0 at the first."""
+    rng = np.random.default_rng(seed)
+    rewards = rng.uniform(0, 3, (length, batch)).astype(np.float32)
+    rewards[0] = 0
+    return rng.normal(size=(length, batch, size)).astype(np.float32), rewards
+
+
 def plain_policy(observation_dim: int = 11, action_dim: int = 3, width: int = 16, seed: int = 7) -> Policy:
     """A small one whose observations are not scaled."""
     torch.manual_seed(seed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from policies import draw_episode
 
 from aaren_rl.agents import (
     ROLLOUTS,
@@ -30,14 +31,6 @@ def make(rollout: str = "recurrent", *, compiled: bool = True, estimates: bool =
     model = DecisionModel(config)
     model.embed_return.weight.data.mul_(10.0)  # what is asked for matters before any training
     return Policy(model, MEAN, STD, SCALE, rollout, 8, LOW, HIGH, compiled=compiled, target_return=20.0)
-
-
-def steps(length: int, batch: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of every step the observations and the rewards before, 0 at the first."""
-    rng = np.random.default_rng(length)
-    rewards = rng.uniform(0, 30, (length, batch))
-    rewards[0] = 0
-    return list(zip(rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards, strict=True))
 
 
 def estimated(estimate: ReturnEstimate | None, observation: np.ndarray) -> np.ndarray:
@@ -68,7 +61,7 @@ def test_auto_is_the_estimate_at_every_step(rollout):
     infinite, told = policy.initial_state(2, [np.inf, 40.0]), policy.initial_state(2, 40.0)
     for automatic in (policy.initial_state(2, "auto"), replace(policy, target_return="auto").initial_state(2)):
         assert np.isposinf(automatic.return_to_go).all()
-    for observation, reward in steps(12, 2):
+    for observation, reward in zip(*draw_episode(12, 2, OBSERVATION), strict=True):
         told.return_to_go[0] = estimated(policy.model.max_return_estimate, observation)[0] + reward[0]
         action, infinite = policy.act(observation, reward, infinite)
         expected, told = policy.act(observation, reward, told)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from policies import draw_episode
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
@@ -26,11 +27,7 @@ def make(mixer: str = "aaren", rollout: str = "recurrent", context_length: int =
 
 
 def episode(length: int, batch: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Raw observations (T, B, O) and the reward before each step (T, B), 0 at the first."""
-    rng = np.random.default_rng(length)
-    rewards = rng.uniform(0, 3, (length, batch)).astype(np.float32)
-    rewards[0] = 0
-    return rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards
+    return draw_episode(length, batch, OBSERVATION)
 
 
 def play(policy: Policy, observations: np.ndarray, rewards: np.ndarray) -> tuple[Tensor, list[PolicyState]]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from policies import ACTION, COMPILED, CONSTANT_STATE, GROWING, OBSERVATION, make_policy, onnx_policy_of
+from policies import ACTION, COMPILED, CONSTANT_STATE, GROWING, OBSERVATION, draw_episode, make_policy, onnx_policy_of
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, NonFiniteActionError, Policy, PolicyState
 from aaren_rl.agents.policy.base import BasePolicy
@@ -26,11 +26,10 @@ def make(mixer: str = "aaren", rollout: str = "recurrent", **changes) -> Policy:
 
 def episode() -> tuple[np.ndarray, np.ndarray]:
     """Observations (T, B, O) and the rewards of the steps before, (T, B), 0 at an episode's first."""
-    rng = np.random.default_rng(0)
-    rewards = rng.uniform(0, 3, (STEPS, BATCH)).astype(np.float32)
+    observations, rewards = draw_episode(STEPS, BATCH)
     for t, rows in STARTS.items():
         rewards[t, list(rows)] = 0
-    return rng.normal(size=(STEPS, BATCH, OBSERVATION)).astype(np.float32), rewards
+    return observations, rewards
 
 
 def together(policy: BasePolicy) -> tuple[np.ndarray, list[PolicyState]]:

@@ -89,22 +89,22 @@ def test_table_json_and_plot(tmp_path, capsys):
     assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
 
 
-@pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off"])
-def test_a_wrong_policy_gets_no_figures(wrong, monkeypatch, tmp_path, capsys):
-    step, forward = CompiledStep.step, Attention.forward
+OFF = [
+    (ROLLOUT, "actions differ from", CompiledStep, "step", np.float32(2e-5)),
+    *((SCAN, "the scan by numba differs from", cpu, kernel, 2e-4) for kernel in ("forward", "backward")),
+]
 
-    def off(stepper: CompiledStep, *given: object) -> tuple[object, object]:
-        action, state = step(stepper, *given)
-        return action + np.float32(2e-5), state
 
-    def forgets(mixer: Attention, x: Tensor, state: object = None, **keywords: object) -> object:
-        return forward(mixer, x, None, **keywords)
+@pytest.mark.parametrize(("arguments", "error", "owner", "name", "by"), OFF)
+def test_what_is_a_little_off_gets_no_figures(arguments, error, owner, name, by, monkeypatch, tmp_path, capsys):
+    right = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given: (right(*given)[0] + by, *right(*given)[1:]))
+    gives_no_figures(arguments, error, tmp_path, capsys)
 
-    cls, name, made = {
-        "a cache that forgets": (Attention, "forward", forgets),
-        "a little off": (CompiledStep, "step", off),
-    }[wrong]
-    monkeypatch.setattr(cls, name, made)
+
+def test_a_cache_that_forgets_gets_no_figures(monkeypatch, tmp_path, capsys):
+    forward = Attention.forward
+    monkeypatch.setattr(Attention, "forward", lambda mixer, x, state=None, **more: forward(mixer, x, None, **more))
     gives_no_figures(ROLLOUT, "actions differ from", tmp_path, capsys)
 
 
@@ -117,13 +117,6 @@ def test_scan(tmp_path, capsys):
         assert (timing["bandwidth_share"] is None) == (timing["method"] == "attention")
     assert set(result["checked_difference"]) == {"numba", "blocked"}
     assert "1 x 2 heads of 4 channels" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("kernel", ["forward", "backward"])
-def test_a_wrong_scan_gets_no_figures(kernel, monkeypatch, tmp_path, capsys):
-    right = getattr(cpu, kernel)
-    monkeypatch.setattr(cpu, kernel, lambda *tensors: (right(*tensors)[0] + 2e-4, *right(*tensors)[1:]))
-    gives_no_figures(SCAN, "the scan by numba differs from", tmp_path, capsys)
 
 
 def linear(*_: object) -> tuple[torch.nn.Module, peers.Predict]:

@@ -8,7 +8,6 @@ import torch
 from scan_checks import matrices
 from torch import Tensor
 
-from aaren_rl.agents import ModelConfig
 from aaren_rl.agents.mixers.rsa import GatedEncoding, Regular, RemConfig, parse_counts, scan
 
 # k1 to k6, dilation, largest power: every kind alone and beside others, masks within a block, at its border, beyond it.
@@ -108,20 +107,3 @@ def test_auto_gives_every_head_a_rem(heads):
     assert sum(counts) == heads and k4 + k5 + k6 == heads // 2
     assert k2 == k3 and k5 == k6 and k1 in (1, 2) and k4 in ((1, 2) if heads > 1 else (0,))
     assert heads != 8 or counts == (2, 1, 1, 2, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rem_counts": "1,1,1"}, "'1,1,1' is not auto or six numbers"),
-        ({"rem_counts": "1,1,1,1,1,-1"}, "is not auto or six numbers"),
-        ({"rem_counts": "2, 2,1,0,0,0"}, "has 5 REMs for 4 heads"),
-        ({"rem_counts": "0,0,0,0,0,0"}, "not all 0"),
-        ({"rem_dilation": 1}, "dilation: must be at least 2, not 1"),
-        ({"rem_max_power": -1}, "rem_max_power: must be at least 0, not -1"),
-        ({"rem_gate": 3.5}, "rem_gate: must be at most 3, not 3.5"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        ModelConfig(3, 2, "aaren-rsa", heads=4, **change)

@@ -137,12 +137,19 @@ def test_tokens_are_those_of_the_papers(tokens_per_step):
         ({"dropout": 1.0}, "dropout: must be below 1"),
         ({"dropout": -0.1}, "dropout: must be at least 0"),
         ({"dropout": float("nan")}, "dropout: must be finite"),
+        ({"rem_counts": "1,1,1"}, "'1,1,1' is not auto or six numbers"),
+        ({"rem_counts": "1,1,1,1,1,-1"}, "is not auto or six numbers"),
+        ({"rem_counts": "2, 2,1,0,0,0"}, "has 5 REMs for 4 heads"),
+        ({"rem_counts": "0,0,0,0,0,0"}, "not all 0"),
+        ({"rem_dilation": 1}, "dilation: must be at least 2, not 1"),
+        ({"rem_max_power": -1}, "rem_max_power: must be at least 0, not -1"),
+        ({"rem_gate": 3.5}, "rem_gate: must be at most 3, not 3.5"),
         *(({name: 0}, f"{name}: must be at least 1, not 0") for name in ("action_dim", "width", "max_timestep")),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        replace(ModelConfig(OBSERVATION, ACTION), **change)
+        replace(ModelConfig(OBSERVATION, ACTION, "aaren-rsa", heads=4), **change)
 
 
 def test_weights_of_a_seed_do_not_depend_on_the_table_of_time_steps():

@@ -92,19 +92,6 @@ def test_masks(where, by):
         assert torch.equal(outputs, prefix_scan(clean, values, None, method, mask=mask)[0]), method
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_all_masked_is_zero_with_finite_gradients(method):
-    scores = torch.full((2, 70), -torch.inf, requires_grad=True)
-    values = torch.full((2, 70, 3), torch.nan, requires_grad=True)
-    outputs, state = prefix_scan(scores, values, method=method)
-    assert torch.equal(outputs, torch.zeros(2, 70, 3)) and torch.equal(state.u, torch.zeros_like(state.u))
-    (outputs.sum() + state.w.sum() + state.u.sum()).backward()
-    assert torch.equal(scores.grad, torch.zeros(2, 70)) and torch.equal(values.grad, torch.zeros(2, 70, 3))
-    # Nothing seen: whatever follows is as if it came first.
-    output, _ = scan_step(torch.tensor([-200.0, 200.0]), torch.ones(2, 3), state)
-    assert torch.equal(output, torch.ones(2, 3))
-
-
 @pytest.mark.parametrize("shape", [(70,), (2, 1), (2, 1, 1, 70)])
 def test_masks_and_starts_broadcast(shape):
     draws, inputs = torch.rand(shape, generator=torch.Generator().manual_seed(1)), random_inputs(70, batch=(2, 1, 2))
