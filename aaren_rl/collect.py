@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +26,7 @@ from .cli import Parser, choose_device, import_registering, progress_bar, run
 from .envs.data.columns import narrowed
 from .envs.data.episodes import Episode, join
 from .envs.data.files import write_hdf5
-from .envs.simulation import AT_ONCE, Recorder, SequencePolicy, rollout
+from .envs.simulation import play_episode
 from .envs.tasks.environment import close_env, make_env, own_task
 from .envs.tasks.table import env_kwargs
 
@@ -103,50 +102,33 @@ def _horizon(env_id: str, asked: int | None, kwargs: dict[str, Any]) -> int:
     return horizon
 
 
-class Controller:
-    """A model of Stable-Baselines3, or None for uniform random actions, in the form that `rollout` plays.
+def controller(
+    model: BaseAlgorithm | None,
+    space: gym.Space[Any],
+    seed: int,
+    normalize: VecNormalize | None = None,
+    noise: float = 0.0,
+    deterministic: bool = False,
+) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+    """What acts as a model of Stable-Baselines3, or uniformly at random: from an observation (O,) to an action.
 
     `normalize` scales what it observes. `noise` is the standard deviation of Gaussian noise on its actions, in half the
     range of each.
     """
+    rng = np.random.default_rng(seed)
+    space.seed(seed)
 
-    batch_invariant = True  # pads no batch; what it samples depends on the batch anyway
-    observation_dtype = np.float64  # as VecNormalize gets them
+    def act(observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if model is None:
+            return np.asarray(space.sample())
+        seen = observation if normalize is None else normalize.normalize_obs(observation)
+        action, _ = model.predict(seen, deterministic=deterministic)
+        if noise and isinstance(space, gym.spaces.Box):
+            drawn = rng.normal(0.0, noise, action.shape) * (space.high - space.low) / 2
+            action = np.clip(action + drawn, space.low, space.high).astype(np.float32)
+        return action
 
-    def __init__(
-        self,
-        model: BaseAlgorithm | None,
-        space: gym.Space[Any],
-        seed: int,
-        normalize: VecNormalize | None = None,
-        noise: float = 0.0,
-        deterministic: bool = False,
-    ) -> None:
-        self._model, self._space, self._normalize = model, space, normalize
-        self._noise, self._deterministic, self._rng = noise, deterministic, np.random.default_rng(seed)
-
-    def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
-        """It has none."""
-
-    def select(self, state: None, rows: npt.NDArray[np.int64]) -> None:
-        """Drops the rows of episodes that have ended."""
-
-    def act(
-        self, observation: npt.NDArray[Any], reward: npt.NDArray[np.float32], state: None
-    ) -> tuple[npt.NDArray[Any], None]:
-        """Actions (B, A) in the environment's units, or integers (B,), for observations (B, O)."""
-        space = self._space
-        if self._model is None:
-            if isinstance(space, gym.spaces.Discrete):
-                return self._rng.integers(space.n, size=len(observation)), None
-            assert isinstance(space, gym.spaces.Box)
-            return self._rng.uniform(space.low, space.high, (len(observation), *space.shape)).astype(np.float32), None
-        seen = observation if self._normalize is None else self._normalize.normalize_obs(observation)
-        actions, _ = self._model.predict(seen, deterministic=self._deterministic)
-        if self._noise and isinstance(space, gym.spaces.Box):
-            drawn = self._rng.normal(0.0, self._noise, actions.shape) * (space.high - space.low) / 2
-            actions = np.clip(actions + drawn, space.low, space.high).astype(np.float32)
-        return actions, None
+    return act
 
 
 def algorithm_of(file: Path) -> str:
@@ -204,7 +186,6 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
 
     env_id, seed, file = arguments.env_id, arguments.seed, arguments.out
     env = make_env(env_id, **kwargs)
-    close_env(env)
     normalize = None if arguments.vec_normalize is None else load_normalize(arguments.vec_normalize)
     models = [None if p == RANDOM else load_model(Path(p), device) for p in arguments.policy]
     for path, model in zip(arguments.policy, models, strict=True):
@@ -216,10 +197,10 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     set_random_seed(seed)
     episodes = list[Episode]()
     for i, model in enumerate(models):
-        how = normalize, arguments.noise, arguments.deterministic
-        controller = Controller(model, env.action_space, seed + i, *how)
+        act = controller(model, env.action_space, seed + i, normalize, arguments.noise, arguments.deterministic)
         # Every policy from other first states; a seed below 2^32 as Stable-Baselines3 wants it too.
-        episodes += record(controller, env_id, kwargs, arguments.steps, seed + i * 1_000_000)
+        episodes += record(env, act, arguments.steps, seed + i * 1_000_000, kwargs["max_episode_steps"])
+    close_env(env)
     made = join(episodes, dataset=file.stem, env_id=env_id)
     made = replace(made, observations=narrowed(made.observations))
     own = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
@@ -246,27 +227,13 @@ def _check_fits(path: str, model: BaseAlgorithm | None, env: gym.Env[Any, Any]) 
             raise UsageError(f"--policy {path}: its {what}s are {one_line(theirs, 80)}, the environment's {ours}")
 
 
-def record(policy: SequencePolicy[Any], env_id: str, kwargs: Mapping[str, Any], steps: int, seed: int) -> list[Episode]:
+def record(env: gym.Env[Any, Any], act: Callable[[Any], Any], steps: int, seed: int, horizon: int) -> list[Episode]:
     """Episodes from `seed` on until they have so many steps, the last whole. SimulationError: the environment fails."""
     found, total = list[Episode](), 0
-    with progress_bar(total=steps, desc=env_id, unit="step", unit_scale=True) as bar:
+    with progress_bar(total=steps, desc=env.spec.id if env.spec else None, unit="step", unit_scale=True) as bar:
         while total < steps:
-            mean = total / len(found) if found else kwargs["max_episode_steps"]
-            recorder, count = Recorder(), min(AT_ONCE, math.ceil((steps - total) / mean))
-            rollout(
-                policy,
-                env_id,
-                episodes=count,
-                target_return=0.0,
-                seed=seed + len(found),
-                env_kwargs=kwargs,
-                workers=0,
-                recorder=recorder,
-            )
-            for episode in recorder.episodes("", env_id)[0]:
-                if total >= steps:
-                    break
-                found.append(episode)
-                total += len(episode)
+            # In float64, as VecNormalize gets them.
+            found.append(play_episode(env, act, seed + len(found), horizon, np.float64))
+            total += len(found[-1])
             bar.update(min(total, steps) - bar.n)
     return found

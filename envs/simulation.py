@@ -352,21 +352,28 @@ def take(
     return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
-def play_episode(env: gym.Env[Any, Any], act: Callable[[Any], npt.ArrayLike], seed: int, limit: int) -> Episode:
+def play_episode(
+    env: gym.Env[Any, Any],
+    act: Callable[[Any], npt.ArrayLike],
+    seed: int,
+    limit: int,
+    dtype: npt.DTypeLike = np.float32,
+) -> Episode:
     """An episode from a seed, of `limit` steps at most, with the action, (A,) or an integer, of each observation (O,).
 
-    Its numbers are float32. SimulationError: as in `take`.
+    Observations are of `dtype`, for `act`, too. SimulationError: as in `take`.
     """
     observation, _ = begin(env, f"reset with seed {seed}", seed=seed)
     rows = []
     for step in range(limit):
-        action = np.array(act(seen := observation.astype(np.float32)))
-        observation, reward, terminated, truncated, _ = take(env, action.copy(), f"step {step + 1}")
+        action = np.array(act(seen := observation.astype(dtype)))
+        where = f"reset with seed {seed}, step {step + 1}"
+        observation, reward, terminated, truncated, _ = take(env, action.copy()[()], where)
         rows.append((seen, action, reward))
         if terminated or truncated:
             break
     observations, actions, rewards = (np.array(column) for column in zip(*rows, strict=True))
-    actions = actions.astype(np.float32) if actions.dtype.kind == "f" else actions
+    actions = actions.astype(np.float32 if actions.dtype.kind == "f" else np.int64)
     return Episode(observations, actions, rewards.astype(np.float32), terminated)
 
 
