@@ -28,6 +28,7 @@ from .data.episodes import Episode, Episodes, join
 from .tasks.environment import RAISED, close_env, make_env, told
 
 State = TypeVar("State")
+Env: TypeAlias = gym.Env[Any, Any]
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -207,7 +208,7 @@ class _Group(Generic[State]):
     ) -> None:
         """`which` (n,) are the environments' numbers; `stack` closes them; `notes` are those of all groups."""
         self._policy, self.running, self.seconds, self._notes = policy, which, 0.0, notes
-        self._multiple, self._steps, self._envs = row_multiple(policy), 0, dict[int, gym.Env[Any, Any]]()
+        self._multiple, self._steps, self._envs = row_multiple(policy), 0, dict[int, Env]()
         for e in which.tolist():
             self._envs[e] = make()
             stack.callback(close_env, self._envs[e])
@@ -311,7 +312,7 @@ _OLD = (
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Observation, dict[str, Any]]:
+def begin(env: Env, where: str = "", **options: Any) -> tuple[Observation, dict[str, Any]]:
     """Resets an environment and returns the first observation (O,), and `info`.
 
     `where` names the environment and its step for messages ("reset with seed 1003, step 3"); `options` are passed to
@@ -326,9 +327,7 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Obse
     return _observation(env, where, observation), info
 
 
-def take(
-    env: gym.Env[Any, Any], action: npt.NDArray[Any] | int, where: str = ""
-) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+def take(env: Env, action: Any, where: str = "") -> tuple[Observation, float, bool, bool, dict[str, Any]]:
     """Takes a step with an action, (A,) or an integer.
 
     Returns the observation (O,), the reward, whether the episode terminated, whether it was truncated, and `info`. The
@@ -352,13 +351,7 @@ def take(
     return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
-def play_episode(
-    env: gym.Env[Any, Any],
-    act: Callable[[Any], npt.ArrayLike],
-    seed: int,
-    limit: int,
-    dtype: npt.DTypeLike = np.float32,
-) -> Episode:
+def play_episode(env: Env, act: Callable[[Any], Any], seed: int, limit: int, dtype: Any = np.float32) -> Episode:
     """An episode from a seed, of `limit` steps at most, with the action, (A,) or an integer, of each observation (O,).
 
     Observations are of `dtype`, for `act`, too. SimulationError: as in `take`.
@@ -388,7 +381,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observation:
+def _observation(env: Env, where: str, observation: Any) -> Observation:
     try:
         with np.errstate(over="ignore"):  # reported below
             array = np.asarray(observation)
@@ -410,6 +403,6 @@ def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Observ
     return array
 
 
-def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; fix the environment") -> SimulationError:
+def _fault(env: Env, where: str, what: str, way_out: str = "; fix the environment") -> SimulationError:
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     return SimulationError(f"the environment {name} {what}{where and f' ({where})'}{way_out}")

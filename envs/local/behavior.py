@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import h5py
@@ -28,7 +28,7 @@ from ...base.files import alone, core_count, sha256
 from ...base.files import cache_dir as cache_dir
 from ..data.episodes import Episode, Episodes, join, row_blocks
 from ..data.files import readable, write_hdf5, write_pin
-from ..simulation import play_episode, rollout
+from ..simulation import play_episode
 from ..tasks.environment import close_env, make_env
 from ..tasks.table import D4RLTask, LocalTask, get_task
 
@@ -316,20 +316,11 @@ def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> Double
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None or recipe.policies[-1] is None:
         return None
-    policy = _Mode(BehaviorPolicy(weights_path(task, recipe.policies[-1])))
-    return rollout(policy, task.env_id, episodes=episodes, target_return=0.0, seed=seed).returns
-
-
-class _Mode(NamedTuple):
-    """A behavior policy without noise, in the form that `rollout` plays; it has no state."""
-
-    behavior: BehaviorPolicy
-
-    def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
-        pass
-
-    def act(
-        self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: None
-    ) -> tuple[npt.NDArray[np.float32], None]:
-        noise = np.zeros((len(observation), self.behavior.action_dim), np.float32)
-        return self.behavior.act(observation, noise), None
+    policy = BehaviorPolicy(weights_path(task, recipe.policies[-1]))
+    noise = np.zeros((1, policy.action_dim), np.float32)
+    with make_env(task.env_id) as env:
+        played = [
+            play_episode(env, lambda seen: policy.act(seen[None], noise)[0], seed + i, task.horizon)
+            for i in range(episodes)
+        ]
+    return np.array([episode.rewards.sum(dtype=np.float64) for episode in played])
