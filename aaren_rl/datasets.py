@@ -69,7 +69,8 @@ def make_parser() -> Parser:
     verify.add_argument("names", metavar="NAME", nargs="+", help="task, minari:ID or FILE.hdf5")
     add_reading(verify)
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
-    download.add_argument("names", metavar="NAME", nargs="+", help="task (D4RL's file) or minari:ID")
+    download.add_argument("names", metavar="NAME", nargs="+", help="task or minari:ID")
+    download.add_argument("--source", choices=("d4rl", "minari"), help="of a task [d4rl, or made here]")
     change = add("convert", _convert, "write a data set in D4RL's HDF5 layout or in Minari's")
     change.add_argument("source", metavar="SOURCE", help="a file, minari:ID or a task")
     change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
@@ -173,7 +174,8 @@ def _download(arguments: argparse.Namespace) -> Iterable[str]:
     # All are names before the first is fetched.
     wanted = [_parsed(text) if text.startswith(MINARI) else (get_task(text).name, "auto") for text in arguments.names]
     for name, source in wanted:
-        episodes, _ = _load(name, "d4rl" if name in TASKS else source, arguments)
+        of_task = arguments.source or ("d4rl" if name in TASKS else "auto")
+        episodes, _ = _load(name, of_task if source == "auto" else source, arguments)
         size = size_text(Path(episodes.path).stat().st_size)
         told = f"{episodes.path} ({size}), {len(episodes):,} episodes, {episodes.n_steps:,} steps"
         yield f"{episodes.dataset}: {told}"

@@ -19,6 +19,7 @@ from small_run import quick
 from aaren_rl.envs import make_env
 from aaren_rl.envs.data.episodes import Episode, join
 from aaren_rl.envs.data.files import write_hdf5
+from aaren_rl.envs.local.behavior import RECIPES, Recipe
 from aaren_rl.envs.simulation import play_episode
 
 STEPS = 1200
@@ -63,6 +64,19 @@ def minari_recorded(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("minari")
     minari_sets.record(root)
     return root
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> Path:
+    """A folder to work in with those of data sets in it, nobody at their servers, a hopper-medium of a few steps."""
+    for name, value in (("D4RL_DATASET_DIR", "d4rl"), ("MINARI_DATASETS_PATH", "minari"), ("AAREN_RL_CACHE", "cache")):
+        monkeypatch.setenv(name, str(tmp_path / value))
+    for name, value in {"D4RL_BASE_URL": "http://127.0.0.1:1", "HF_HUB_OFFLINE": "1", "no_proxy": "*"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d4rl").mkdir()
+    monkeypatch.setitem(RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
+    return tmp_path
 
 
 @pytest.fixture

@@ -147,12 +147,14 @@ def _kind(path: Path) -> str:
 
 
 def _read_each(names: Iterable[Any], read: Callable[[Any], Tree]) -> dict[str, Found]:
-    """The columns of these names; of one that cannot be read the error, which is raised where it is used."""
+    """The columns of these names; of one that cannot be read the error, at once where the name is known."""
     columns = dict[str, Found]()
     for name in names:
         try:
             columns[str(name)] = read(name)
         except DataError as error:
+            if str(name) in MEANING:
+                raise
             columns[str(name)] = error
     return columns
 

@@ -16,23 +16,13 @@ from aaren_rl.datasets import describe, format_description, main
 from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs.data.files import read_file, write_hdf5, write_pin
 from aaren_rl.envs.data.minari import minari_data_dir, read_minari, write_minari
-from aaren_rl.envs.local import behavior as local_module
-from aaren_rl.envs.local.behavior import Recipe
 
 D4RL = "d4rl/hopper_medium-v2.hdf5"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty folder to work in; D4RL's, Minari's and the cache's are in it, and nobody is at their servers."""
-    for name, value in (("D4RL_DATASET_DIR", "d4rl"), ("MINARI_DATASETS_PATH", "minari"), ("AAREN_RL_CACHE", "cache")):
-        monkeypatch.setenv(name, str(tmp_path / value))
-    for name, value in {"D4RL_BASE_URL": "http://127.0.0.1:1", "HF_HUB_OFFLINE": "1", "no_proxy": "*"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "d4rl").mkdir()
-    monkeypatch.setitem(local_module.RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
-    return tmp_path
+def folder(places):
+    return places
 
 
 def episodes(scale=1.0):
@@ -144,6 +134,7 @@ REFUSED = {
     "info hopper-medium --json no/such.json": (2, "folder does not exist"),
     "info hopper-medium --env-id Hopper-v4": (2, "simulated on Hopper-v4"),
     "download minari:my/set-v0 mine.hdf5": (2, "unknown task 'mine.hdf5'"),
+    "download tmaze --source minari": (2, "Minari has no such data"),
     "info minari:my/set-v0 --env-id Hopper-v4": (2, "--env-id Hopper-v4: a Minari data set names its own"),
     "info minari:my/bare-v0 --max-episode-steps 9": (2, "--max-episode-steps"),
     "info mine.hdf5 --clip-actions": (2, "--clip-actions: without an environment"),

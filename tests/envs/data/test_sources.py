@@ -6,20 +6,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, UnknownTaskError, UsageError, load_episodes
-from aaren_rl.envs.local import behavior as local_module
-from aaren_rl.envs.local.behavior import Recipe
 
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
-    """Empty D4RL and cache folders, nobody at D4RL's address, and a hopper-medium of a few steps."""
-    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
-    monkeypatch.setenv("D4RL_BASE_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "d4rl").mkdir()
-    monkeypatch.setitem(local_module.RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
+pytestmark = pytest.mark.usefixtures("places")
 
 
 def save(path, n=20, **attrs):

@@ -112,11 +112,9 @@ class Scaled(gym.Wrapper):
 def test_other_units_are_told_column_by_column(pendulum, kwargs, said, monkeypatch):
     """Where the environment fails an evaluation will say it. It is closed in any case."""
     monkeypatch.setattr(Scaled, "closed", 0)
-    gym.register("Scaled-v0", lambda **given: Scaled(gym.make("Pendulum-v1").env, **given), max_episode_steps=200)
-    try:
-        notes = load_task("mine", pendulum, env_id="Scaled-v0", env_kwargs=kwargs)[1].notes
-    finally:
-        del gym.registry["Scaled-v0"]
+    scaled = EnvSpec("Scaled-v0", lambda **given: Scaled(gym.make("Pendulum-v1").env, **given), max_episode_steps=200)
+    monkeypatch.setitem(gym.registry, scaled.id, scaled)
+    notes = load_task("mine", pendulum, env_id="Scaled-v0", env_kwargs=kwargs)[1].notes
     told = [note for note in notes if note.endswith("those of the data: other units or scaling?")]
     assert len(told) == len(said) and all(re.match(*pair) for pair in zip(said, told, strict=True))
     assert Scaled.closed == 2  # one asked for its spaces, one played
