@@ -52,9 +52,7 @@ def written() -> dict[Path, str]:
         "updates": updates(),
         "gpu": gpu(),
         "languages": languages(),
-        "tmaze": tmaze(),
-        "reacher": reacher(),
-        "positions": positions(),
+        "built_in": built_in(),
         "exchanged": exchanged(),
         "memory_tasks": table(*memory_page.tasks()),
         "memory_lengths": table(*memory_page.lengths()),
@@ -208,43 +206,31 @@ def languages() -> str:
     return table(["program", "time per action", "peak memory of the process"], lines)
 
 
-def tmaze() -> str:
-    """Success by the length of the corridor, and what it takes to learn."""
-    text = printed("memory")
-    found = {row[0]: row for row in rows(text, "parameters")}
-    cached = rows(text[text.rindex("$ ") :], "parameters")[0]
-    gated = measured("tmaze")
-    success = [str(gated["success"][length]) for length in ("20", "100", "1000", "10000", "100000")]
-    lines = [["Decision-Aaren", str(gated["seeds"]), *success, "not measured"]]
-    names = {"decision-aaren": "without its forget gate", "decision-transformer": "Decision Transformer, window of 20"}
-    for agent, row in found.items():
-        seconds = row[8] if row[8] != "-" else "not measured"
-        lines.append([names.get(agent, label(agent)), row[2], *row[3:8], seconds])
-    lines.append(["Decision Transformer, one token, KV cache", cached[2], *cached[3:6], "-", "-", "not measured"])
-    head = ["agent", "seeds", "20 to 200", "100", "1,000", "10,000", "100,000", "seconds to 95 % at 1,000"]
-    return table(head, lines)
+def built_in() -> str:
+    """Scores on the built-in tasks that hide something, by agent."""
+    agents = ("decision-aaren", NO_GATE, "decision-gru", "decision-mingru", "decision-transformer")
+    gated, text = measured("tmaze"), printed("memory")
+    maze = {NO_GATE if row[0] == "decision-aaren" else row[0]: row for row in rows(text, "parameters")}
+    far = text[text.index("fingertip to target") :].splitlines()[4:8]
+    off = {line.split()[0]: re.sub(r"\s\[[^]]*\]", "", line).split()[9] for line in far}
+    off[NO_GATE] = off.pop("decision-aaren")
+    played = measured("positions")["mse_and_score"]
 
+    def success(agent: str, length: str, column: int) -> str:
+        if agent == agents[0]:
+            return str(gated["success"][length])
+        seconds = f", {maze[agent][8]}\N{NO-BREAK SPACE}s" if length == "1000" and maze[agent][8] != "-" else ""
+        return maze[agent][column] + seconds
 
-def reacher() -> str:
-    """Millimeters from the remembered target, by steps of the episode, and the score."""
-    text = printed("memory")
-    scores, lines = measured("reacher")["score"], []
-    lines.append(["Decision-Aaren", "3", str(scores["decision-aaren"]), "-", "-", "-"])
-    for line in text[text.index("fingertip to target") :].splitlines()[4:8]:
-        agent, seeds, *values = re.sub(r"\s\[[^]]*\]", "", line).split()
-        name = "without its forget gate" if agent == "decision-aaren" else label(agent)
-        score = scores[NO_GATE if agent == "decision-aaren" else agent]
-        lines.append([name, seeds, str(score), values[3], values[5], values[7]])
-    return table(["agent", "seeds", "score", "steps 50 to 100", "200 to 500", "900 to 1,000"], lines)
-
-
-def positions() -> str:
-    """Held-out action MSE and score where velocities are not observed."""
-    lines = []
-    for agent, (first, score, second, other) in measured("positions")["mse_and_score"].items():
-        name = "without its forget gate" if agent == NO_GATE else label(agent)
-        lines.append([name, f"{first:.4f}", str(score), f"{second:.4f}", str(other)])
-    return table(["agent", "hopper-p-medium: MSE", "score", "walker2d-p-medium: MSE", "score"], lines)
+    lines = [
+        ["T-maze of 1,000 steps", *(success(agent, "1000", 5) for agent in agents)],
+        ["T-maze of 100,000 steps", *(success(agent, "100000", 7) for agent in agents)],
+        ["Reacher-Recall", *(str(measured("reacher")["score"][agent]) for agent in agents)],
+        ["its mm from the target after 900 steps", *(off.get(agent, "-") for agent in agents)],
+        ["hopper-p-medium", *(str(played[agent][1]) for agent in agents)],
+        ["walker2d-p-medium", *(str(played[agent][3]) for agent in agents)],
+    ]
+    return table(["task", *map(memory_page.name, agents)], lines)
 
 
 def exchanged() -> str:
