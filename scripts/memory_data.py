@@ -16,6 +16,7 @@ import minigrid  # noqa: F401  registers its environments
 import numpy as np
 import numpy.typing as npt
 import popgym  # noqa: F401  registers its environments
+from minigrid.wrappers import OneHotPartialObsWrapper
 
 from aaren_rl.envs.data.episodes import Episode, Episodes, join
 from aaren_rl.envs.data.files import write_hdf5
@@ -75,7 +76,13 @@ class Recall(gym.Env[npt.NDArray[np.int64], int]):
         return np.zeros(2, np.int64) if ended else self._shown(), reward, ended, False, {}
 
 
+def one_hot_memory(**kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401
+    """MiniGrid's Memory with an image (7, 7, 20) of bits, one for each object, color and state of a cell."""
+    return OneHotPartialObsWrapper(gym.make("MiniGrid-MemoryS7-v0", **kwargs))
+
+
 gym.register("Recall-v0", entry_point=Recall)
+gym.register("OneHotMemory-v0", entry_point=one_hot_memory)
 
 
 def _previous(env: Any, _: npt.NDArray[Any]) -> int:  # noqa: ANN401
@@ -153,8 +160,8 @@ TASKS = {
         _pole("PositionOnlyCartPoleEasy"),
         Task("Recall", "Recall-v0", lambda env, _: env.answer if env.asks else 0, worst=0.0,
              variants={str(pairs): {"pairs": pairs} for pairs in (1, 2, 4, 8, 16)}),
-        Task("MiniGridMemory", "MiniGrid-MemoryS7-v0", _matching, worst=0.0, errs=0.5, choices=3, success=True,
-             steps=30_000, keys=("image", "direction"), mixed=tuple(_rooms(size, 10) for size in (7, 9, 11, 13)),
+        Task("MiniGridMemory", "OneHotMemory-v0", _matching, worst=0.0, errs=0.5, choices=3, success=True,
+             steps=60_000, keys=("image", "direction"), mixed=tuple(_rooms(size, 10) for size in (7, 9, 11, 13)),
              variants={str(size): _rooms(size, 4) for size in (13, 25, 49, 97)}),
         _card("RepeatPreviousMedium", _previous),
         _pole("NoisyPositionOnlyCartPoleEasy"),

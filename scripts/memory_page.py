@@ -16,6 +16,7 @@ LONG_WINDOW = "long-window"  # Decision Transformer with a window that most epis
 RECURRENT = ("decision-aaren", NO_GATE, "decision-gru", "decision-mingru", "decision-rsa")
 AGENTS = (*RECURRENT, "decision-transformer", LONG_WINDOW, "bc")
 TUNED = "RepeatPreviousEasy"  # whose learning rates other tasks have
+COSTS = "Recall"  # the task whose actions and states are shown: they depend on the size of an observation
 ENOUGH = 0.95  # of the best score of a task, which stops the clock
 
 Table: TypeAlias = tuple[list[str], list[list[str]]]  # head and rows
@@ -54,23 +55,26 @@ def tasks() -> Table:
     known, found = results()
     agents = [agent for agent in AGENTS if any(agent in of for of in found.values())]
 
-    def cell(runs: Sequence[Mapping[str, Any]], best: float, data: float) -> str:
+    def cell(runs: Sequence[Mapping[str, Any]], best: float, learned: bool) -> str:
         scores, curve = [run["score"] for run in runs], mean_curve(runs)
         deviation = f" ± {stdev(scores):.0f}" if len(scores) > 1 else ""
         below = max((i for i, (_, score) in enumerate(curve) if score < ENOUGH * best), default=-1)
         seconds = f"{curve[below + 1][0]:.0f}\N{NO-BREAK SPACE}s" if below + 1 < len(curve) else "never"
-        # Where nobody is as good as the data there is nothing to be fast at.
-        return f"{fmean(scores):.0f}{deviation}" + (f", {seconds}" if best >= data else "")
+        return f"{fmean(scores):.0f}{deviation}" + (f", {seconds}" if learned else "")
 
     lines = []
     for task, of in found.items():
         best = max(mean_curve(runs)[-1][1] for runs in of.values())
-        cells = [cell(of[agent], best, known[task]["data"]) if agent in of else "-" for agent in agents]
+        # Where nobody is as good as the data there is nothing to be fast at.
+        learned = max(fmean(run["score"] for run in runs) for runs in of.values()) >= known[task]["data"]
+        cells = [cell(of[agent], best, learned) if agent in of else "-" for agent in agents]
         seeds = max(len(runs) for runs in of.values())
         lines.append([task, str(seeds), *(f"{known[task][key]:.0f}" for key in ("one_action", "data")), *cells])
-    every = {agent: [run for of in found.values() for run in of.get(agent, [])] for agent in agents}
     for text, key, form in (("ms of an action", "ms_per_action", ".2f"), ("bytes of the state", "bytes", ",.0f")):
-        lines.append([text, "", "", "", *(format(median(run[key] for run in every[agent]), form) for agent in agents)])
+        costs = [median(run[key] for run in found[COSTS][agent]) if agent in found[COSTS] else None for agent in agents]
+        lines.append(
+            [f"{text} ({COSTS})", "", "", "", *("-" if cost is None else format(cost, form) for cost in costs)]
+        )
     return ["task", "seeds", "one action", "data", *map(name, agents)], lines
 
 

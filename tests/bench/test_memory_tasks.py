@@ -25,9 +25,9 @@ def made_up(tmp_path, monkeypatch) -> None:
         "decision-gru": runs(1.0, [50.0], ms=20.0),
     }
     tree = {
-        "tasks": {"T": {"one_action": 25, "data": 70}},
-        "rates": {"T": {"decision-aaren": 3.0}},
-        "runs": {"T": found},
+        "tasks": {"Recall": {"one_action": 25, "data": 70}},
+        "rates": {"Recall": {"decision-aaren": 3.0}},
+        "runs": {"Recall": found},
     }
     (tmp_path / "results.json").write_text(json.dumps(tree), encoding="utf-8")
     monkeypatch.setattr(memory_page, "RESULTS", tmp_path / "results.json")
@@ -37,16 +37,16 @@ def made_up(tmp_path, monkeypatch) -> None:
 def test_a_table_has_the_runs_with_the_chosen_rate():
     head, rows = memory_page.tasks()
     assert head == ["task", "seeds", "one action", "data", "Decision-Aaren", "Decision-GRU"]
-    assert rows[0] == ["T", "2", "25", "70", "92 ± 3, 2\N{NO-BREAK SPACE}s", "50, never"]
+    assert rows[0] == ["Recall", "2", "25", "70", "92 ± 3, 2\N{NO-BREAK SPACE}s", "50, never"]
     assert rows[1][4:] == ["0.50", "0.50"] and rows[2][4:] == ["2,000", "2,000"]
-    assert memory_page.chosen_rate({"rates": {memory_page.TUNED: {"bc": 0.3}}}, "T", "bc") == 0.3
-    assert memory_page.lengths()[1] == [["T", "4", "92", "-", "50", *["-"] * 5]]
+    assert memory_page.chosen_rate({"rates": {memory_page.TUNED: {"bc": 0.3}}}, "Recall", "bc") == 0.3
+    assert memory_page.lengths()[1] == [["Recall", "4", "92", "-", "50", *["-"] * 5]]
 
 
 @pytest.mark.usefixtures("made_up")
 def test_where_nobody_is_as_good_as_the_data_no_time_is_told():
     tree = json.loads(memory_page.RESULTS.read_text(encoding="utf-8"))
-    tree["tasks"]["T"]["data"] = 93
+    tree["tasks"]["Recall"]["data"] = 93
     memory_page.RESULTS.write_text(json.dumps(tree), encoding="utf-8")
     assert memory_page.tasks()[1][0][4:] == ["92 ± 3", "50"]
 
