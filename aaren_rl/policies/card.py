@@ -244,10 +244,9 @@ def card_from_json(tree: object) -> PolicyCard:
 
 
 def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
-    if (space := card.observation_space) is not None and (size := flat_size(checked_layout(space))) != len(
-        card.observation_mean
-    ):
-        yield f"observation_space is of {size} numbers, observation_mean of {len(card.observation_mean)}"
+    space, count = card.observation_space, len(card.observation_mean)
+    if space is not None and (size := flat_size(checked_layout(space))) != count:
+        yield f"observation_space is of {size} numbers, observation_mean of {count}"
     deviations = {f"observation_std[{i}]": std for i, std in enumerate(card.observation_std)}
     for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
         if number < LEAST:
@@ -291,10 +290,7 @@ def versions() -> dict[str, str]:
 
 
 # Settings of a run that `load_task` takes.
-READING = (
-    *("env_id", "env_kwargs", "clip_actions", "max_episode_steps"),
-    *("local_steps", "actions", "columns", "observation_keys"),
-)
+READING = "env_id env_kwargs clip_actions max_episode_steps local_steps actions columns observation_keys".split()
 SAME_MEAN = 1e-6  # relative difference of the same mean return on another processor
 
 

@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module, resources
 from pathlib import Path
@@ -17,27 +17,9 @@ from typing import Any
 import yaml
 
 from ..agents.model.config import ModelConfig
+from ..base import fields
 from ..base.errors import UsageError, did_you_mean, one_line
-from ..base.fields import (
-    AUTO,
-    BELOW_1,
-    CONTEXT,
-    COUNT,
-    COUNT_FROM_0,
-    FROM_0,
-    HALF,
-    POSITIVE,
-    RETURN,
-    RETURN_SCALE,
-    SEED,
-    SOME,
-    THREADS,
-    Range,
-    check_limits,
-    check_type,
-    read,
-    setting,
-)
+from ..base.fields import AUTO, CONTEXT, COUNT, RETURN, RETURN_SCALE, SEED, Range, read, setting
 from ..base.files import read_small
 from ..cli import Parser, import_registering, run, target_return
 from ..envs.load import default_name, expand, is_own, task_name
@@ -52,7 +34,7 @@ D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 
 
 def _check(section: object, **choices: typing.Iterable[str]) -> None:
-    check_limits(section)
+    fields.check_limits(section)
     for name, allowed in choices.items():
         if (value := getattr(section, name)) not in allowed:
             raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
@@ -71,7 +53,7 @@ class DataConfig:
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
     tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
-    tbptt_windows: float = setting(0.5, "with truncated BPTT: share of segments that begin anywhere", BELOW_1)
+    tbptt_windows: float = setting(0.5, "with truncated BPTT: share of segments that begin anywhere", fields.BELOW_1)
     steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)
     return_scale: float | None = setting(None, "divisor of returns-to-go (default: 1000, or by own data)", RETURN_SCALE)
     clip_actions: bool = setting(False, "clip actions of the data to the environment's bounds, instead of an error")
@@ -80,10 +62,10 @@ class DataConfig:
     columns: Texts = setting("", "entries of a file with names of your own: observations=x,y actions=u")
     observation_keys: Texts = setting("", "parts of observations that are dicts to use, in data and environment")
     local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)
-    held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", HALF)
+    held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", fields.HALF)
     start_from: str | None = setting(None, "initial weights and normalization: a run or policy folder")
     draws: str = setting("return", "episodes trained on: return (the higher, the more often), best (only), or uniform")
-    draw_share: float = setting(0.2, "effective share of episodes of --draws return, best (0.1: 10 percent BC)", SOME)
+    draw_share: float = setting(0.2, "effective share of episodes drawn (10 percent BC: best, 0.1)", fields.SOME)
 
     def __post_init__(self) -> None:
         _check(self, context=(AUTO, *CONTEXTS), draws=DRAWN)
@@ -101,13 +83,13 @@ class OptimizerConfig:
 
     updates: int = setting(1600, "gradient steps", COUNT)
     optimizer: str = setting("muon", "adamw, or muon: Muon for the matrices of the trunk, AdamW for the rest")
-    learning_rate: float = setting(3e-3, "peak learning rate of AdamW", POSITIVE)
-    muon_learning_rate: float = setting(1e-2, "peak learning rate of Muon; step size scaled to match AdamW", POSITIVE)
+    learning_rate: float = setting(3e-3, "peak learning rate of AdamW", fields.POSITIVE)
+    muon_learning_rate: float = setting(1e-2, "peak learning rate of Muon; steps match AdamW's", fields.POSITIVE)
     lr_schedule: str = setting("cosine", "learning rate after the warm-up: constant, or cosine decay to zero")
-    warmup_updates: int = setting(100, "gradient steps of linear warm-up", COUNT_FROM_0)
-    weight_decay: float = setting(1e-4, "AdamW weight decay", FROM_0)
-    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", POSITIVE)
-    ema_decay: float = setting(0.999, "decay of the EMA weights per gradient step", BELOW_1)
+    warmup_updates: int = setting(100, "gradient steps of linear warm-up", fields.COUNT_FROM_0)
+    weight_decay: float = setting(1e-4, "AdamW weight decay", fields.FROM_0)
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", fields.POSITIVE)
+    ema_decay: float = setting(0.999, "decay of the EMA weights per gradient step", fields.BELOW_1)
     precision: str = setting("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
 
     def __post_init__(self) -> None:
@@ -182,7 +164,10 @@ SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerCo
 RUN = ("agent", "seed")  # settings outside the sections
 # Every setting by its name, which is unique across sections: its section and its field.
 SETTINGS = {
-    item.name: (section, item) for section, cls in SECTIONS.items() for item in fields(cls) if "help" in item.metadata
+    item.name: (section, item)
+    for section, cls in SECTIONS.items()
+    for item in dataclasses.fields(cls)
+    if "help" in item.metadata
 }
 
 
@@ -312,7 +297,7 @@ class Request:
     register: str | None = None
     out: Path = Path("runs")
     device: str = "auto"
-    threads: int | None = field(default=None, metadata={"limits": THREADS})
+    threads: int | None = field(default=None, metadata={"limits": fields.THREADS})
     resume: bool = False
     save_every: int | None = field(default=None, metadata={"limits": COUNT})
     on_log: OnLog | None = None
@@ -322,10 +307,10 @@ class Request:
         hints = typing.get_type_hints(type(self))
         try:
             for name in ("preset", "device", "register", "threads", "save_every"):
-                check_type(getattr(self, name), hints[name], name)
+                fields.check_type(getattr(self, name), hints[name], name)
             for name in ("env", "agent", "env_id", "start_from", "source"):  # used before the configuration is built
-                check_type(self.typed.get(name), Texts | None if name == "source" else str | None, name)
-            check_limits(self)
+                fields.check_type(self.typed.get(name), Texts | None if name == "source" else str | None, name)
+            fields.check_limits(self)
             if self.on_log is not None and not callable(self.on_log):
                 raise ValueError(f"on_log: {self.on_log!r} is not a function")
         except ValueError as error:
@@ -401,7 +386,7 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     seed = "training seed [0, or that of --config]"
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=seed)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
-    add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
+    add("--threads", type=fields.THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     resumed = "resume this run; a larger --updates extends it, --source NEW is where the same data are now"
     add("--resume", action="store_true", help=resumed)
     add("--memory-map", action="store_true", help="map a file from the disk, as where memory is short")
@@ -445,7 +430,7 @@ def make_request(arguments: argparse.Namespace) -> Request:
     if len(given.get("source", ())) == 1:
         (given["source"],) = given["source"]
     typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
-    others = {item.name: given[item.name] for item in fields(Request) if item.name in given}
+    others = {item.name: given[item.name] for item in dataclasses.fields(Request) if item.name in given}
     return Request(typed, config_file=given.get("config"), **others)
 
 

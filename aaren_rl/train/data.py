@@ -20,18 +20,8 @@ from ..agents.model.decision import Scaling, TrunkState
 from ..agents.scan.rows import each, tensors
 from ..base.errors import DataError
 from ..base.fields import AUTO, RETURN_SCALE
-from ..envs.data.episodes import (
-    Episodes,
-    MappedArray,
-    Statistics,
-    allocate,
-    draw_weights,
-    effective,
-    gather,
-    held_out,
-    release,
-    row_blocks,
-)
+from ..envs.data import episodes as arrays
+from ..envs.data.episodes import Episodes, Statistics, draw_weights, effective, held_out
 from ..envs.load import load_task
 from ..envs.tasks.table import Reference, Task
 from ..policies.card import DRAWN, READING, HeldOut, hold_out, if_moved, return_words
@@ -163,14 +153,14 @@ class StepData:
 
     def _stored(self, array: npt.NDArray[Any]) -> Tensor | npt.NDArray[Any]:
         """Where batches are taken from: on the device, or on the disk, for a CPU."""
-        mapped = isinstance(array, MappedArray) and self.device.type == "cpu"
+        mapped = isinstance(array, arrays.MappedArray) and self.device.type == "cpu"
         return array if mapped else torch.from_numpy(array).to(self.device)
 
     def _at(self, stored: Tensor | npt.NDArray[Any], index: Tensor) -> Tensor:
         place = index if self._rows is None else self._rows[index]
         if isinstance(stored, Tensor):
             return stored[place]
-        return torch.from_numpy(gather(stored, place.flatten().numpy())).view(*place.shape, *stored.shape[1:])
+        return torch.from_numpy(arrays.gather(stored, place.flatten().numpy())).view(*place.shape, *stored.shape[1:])
 
     def normalize_by(self, mean: Tensor, std: Tensor) -> None:
         """Normalizes by another mean and deviation (O,) than the data's own, as those of a policy."""
@@ -182,11 +172,11 @@ class StepData:
         """Raw observations (N, O) in float32, for `Scaling.normalized`."""
         if self._origin is None:
             return observations
-        near = allocate(observations.shape, np.float32, isinstance(observations, MappedArray))
-        for rows in row_blocks(len(observations)):
+        near = arrays.allocate(observations.shape, np.float32, isinstance(observations, arrays.MappedArray))
+        for rows in arrays.row_blocks(len(observations)):
             near[rows] = observations[rows] - self._origin
-            release(observations)
-        release(near)
+            arrays.release(observations)
+        arrays.release(near)
         return near
 
     def scaled_actions(self, index: Tensor) -> Tensor:
@@ -471,10 +461,8 @@ def load_data(
     if episodes.source in ("file", "minari"):  # the task's own target is for other data
         task = replace(task, target_returns=(float(f"{told['best_tenth']:.4g}"),))
     mean, drawn_mean = (return_words(np.average(returns[others], weights=each)) for each in (None, of_others))
-    drawn = (
-        f"{lengths[others].sum():,} steps, {DRAWN[data.draws]}: {effective(of_others):.0f} of {len(others)} episodes "
-    )
-    drawn += f"effective, mean return {drawn_mean} of {mean}"
+    drawn = f"{lengths[others].sum():,} steps, {DRAWN[data.draws]}: {effective(of_others):.0f} of {len(others)} "
+    drawn += f"episodes effective, mean return {drawn_mean} of {mean}"
     if apart.size:
         drawn += f"; {len(apart)} more are held out{'' if data.draws == 'uniform' else ', weighted likewise'}"
     elif data.held_out:
