@@ -222,9 +222,8 @@ def test_floor_and_interval():
 def test_errors_weigh_what_would_be_drawn():
     """The best half of 200 episodes of 1,000 steps alone; and of what is held out the best, if none is drawn."""
     rewards = np.repeat(np.arange(200.0), 1000)
-    many = Episodes.from_arrays(
-        np.zeros((200_000, 1)), np.zeros((200_000, 1)), rewards, ends=np.arange(1, 200_001) % 1000 == 0
-    )
+    zeros = np.zeros((200_000, 1))
+    many = Episodes.from_arrays(zeros, zeros, rewards, ends=np.arange(1, 200_001) % 1000 == 0)
     half, few = hold_out(many, 0.1, 0, "best", 0.5), hold_out(many, 0.1, 0, "best", 0.005)
     assert half is not None and few is not None
     assert half.weights.tolist() == (half.episodes.returns >= 100_000).tolist()

@@ -42,11 +42,8 @@ def test_a_gif_shows_the_scored_episode(trained_run, tmp_path, capsys):
         gif.seek(gif.n_frames - 1)
         assert first.std() > 10 and not np.array_equal(first, np.asarray(gif.convert("RGB")))
     said = capsys.readouterr().out
-    assert (
-        told_return(said) == json.loads(scores.read_text())[0]["returns"][0]
-        and "target return 3600" in said
-        and "seed 7" in said
-    )
+    assert told_return(said) == json.loads(scores.read_text())[0]["returns"][0]
+    assert "target return 3600" in said and "seed 7" in said
 
 
 def test_without_a_renderer_nothing_is_played_or_written(trained_run, tmp_path, monkeypatch, capsys):

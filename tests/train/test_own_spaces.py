@@ -18,6 +18,7 @@ from aaren_rl.train import train_policy
 from aaren_rl.vector import VectorPolicy
 
 SMALL: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "final_episodes": 2, "threads": 1}
+ROOMS = {**SMALL, "env_id": "Rooms-v0"}
 SEEN = Dict(place=Box(-1, 1, (2, 2)), room=Discrete(3, start=1))
 
 
@@ -59,13 +60,9 @@ def test_a_policy_acts_on_what_its_environment_gives(file, tmp_path):
     wide = MARGIN * np.array([8.0, 1.0])
     np.testing.assert_allclose([task.action_low, task.action_high], [np.array([-3, 0]) - wide, np.array([5, 1]) + wide])
     assert (task.horizon, task.env_kwargs) == (1000, {"max_episode_steps": 1000})
-    assert {note.split(":")[0] for note in episodes.notes} >= {
-        "Rooms-v0 has no time limit",
-        "Rooms-v0 has unbounded actions",
-    }
-    policy = train_policy(
-        "rooms", source=str(file), env_id="Rooms-v0", env_kwargs={"price": 2.5}, out=tmp_path, **SMALL
-    ).policy
+    told = {note.split(":")[0] for note in episodes.notes}
+    assert told >= {"Rooms-v0 has no time limit", "Rooms-v0 has unbounded actions"}
+    policy = train_policy("rooms", source=str(file), env_kwargs={"price": 2.5}, out=tmp_path, **ROOMS).policy
     card = policy.card
     assert card.env_kwargs == {"price": 2.5, "max_episode_steps": 1000} and card.observation_space["type"] == "Dict"
     SEEN.seed(5)
@@ -87,15 +84,12 @@ def test_a_policy_acts_on_what_its_environment_gives(file, tmp_path):
 
 
 def test_some_parts_of_observations_in_the_data_and_in_the_environment(file, tmp_path):
-    policy = train_policy(
-        "rooms", source=str(file), env_id="Rooms-v0", observation_keys="place", out=tmp_path, **SMALL
-    ).policy
+    policy = train_policy("rooms", source=str(file), observation_keys="place", out=tmp_path, **ROOMS).policy
     card = policy.card
     assert card.env_kwargs["observation_keys"] == ["place"] and [*card.observation_space["subspaces"]] == ["place"]
     with h5py.File(file) as data:
-        np.testing.assert_allclose(
-            card.observation_mean, data["observations/place"][:81].reshape(81, 4).mean(0), atol=0.3
-        )
+        mean = data["observations/place"][:81].reshape(81, 4).mean(0)
+    np.testing.assert_allclose(card.observation_mean, mean, atol=0.3)
     env = make_env(card.env_id, **card.env_kwargs)
     action, _ = policy.act(env.reset(seed=0)[0][None], np.zeros(1), policy.initial_state(1, 3.0))
     assert env.observation_space.shape == (4,) and action.shape == (1, 2)
@@ -126,12 +120,8 @@ class Symbols(Rooms):
 
     def __init__(self, space: str) -> None:
         super().__init__()
-        tree = {
-            "Discrete": Discrete(4),
-            "Tuple": Tuple([Discrete(2), Discrete(4)]),
-            "MultiDiscrete": MultiDiscrete([2, 3]),
-        }
-        self.observation_space = (tree | {"Dict": GRID})[space]
+        pair = {"Tuple": Tuple([Discrete(2), Discrete(4)]), "MultiDiscrete": MultiDiscrete([2, 3])}
+        self.observation_space = {"Discrete": Discrete(4), "Dict": GRID, **pair}[space]
 
 
 @pytest.mark.parametrize(("space", "size"), [("Discrete", 4), ("Tuple", 6), ("MultiDiscrete", 5), ("Dict", 151)])
@@ -156,18 +146,12 @@ def test_symbols_and_small_grids_are_read_and_played(space, size, tmp_path):
         source, how = str(tmp_path / "symbols.hdf5"), {"env_id": "Symbols-v0", "env_kwargs": {"space": space}, **keys}
         policy = train_policy("symbols", source=source, out=tmp_path, **how, **SMALL).policy
         parts = {key: seen[0][key] for key in keys["observation_keys"]} if keys else seen[0]
-        observed = (
-            gym.spaces.Dict({key: GRID[key] for key in ("image", "direction")}) if keys else env.observation_space
-        )
+        observed = Dict({key: GRID[key] for key in ("image", "direction")}) if keys else env.observation_space
         flat = gym.spaces.flatten(observed, parts)[None]
         assert policy.card.model["observation_dim"] == size == flat.shape[1]
-        batch = (
-            {key: part[None] for key, part in parts.items()}
-            if keys
-            else [parts]
-            if space == "Tuple"
-            else np.array([parts])
-        )
+        batch = [parts] if space == "Tuple" else np.array([parts])
+        if keys:
+            batch = {key: part[None] for key, part in parts.items()}
         acts = [policy.logits(one, np.zeros(1), policy.initial_state(1, 9.0))[0] for one in (flat, batch)]
         np.testing.assert_array_equal(*acts)
     finally:

@@ -82,9 +82,8 @@ def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(hopper_fi
     assert sorted(episodes.returns[best]) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
     assert len(best_of(episodes.returns, 1e-9)) == 1
     target = episodes.returns.max() + 1
-    run = quick(
-        tmp_path, hopper_file, f"--updates 1 --draws best --draw-share 0.1 --held-out 0 --target-return {target}"
-    )
+    drawn = "--updates 1 --draws best --draw-share 0.1 --held-out 0"
+    run = quick(tmp_path, hopper_file, f"{drawn} --target-return {target}")
     said = capsys.readouterr()
     assert f"the best drawn alike: {len(best)} of {len(episodes)} episodes effective" in said.out
     assert "is above the best in the training data" in said.err

@@ -72,13 +72,8 @@ def test_returns_in_words_have_digits_that_mean_something(value, words):
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_held_out_episodes_are_not_trained_on(hopper_file, fraction):
-    given = {
-        "env": "hopper-medium",
-        "source": str(hopper_file),
-        "held_out": 0.3,
-        "draws": "best",
-        "draw_share": fraction,
-    }
+    given = {"env": "hopper-medium", "source": str(hopper_file), "held_out": 0.3}
+    given |= {"draws": "best", "draw_share": fraction}
     read = load_data(make_config(given), str(hopper_file), torch.device("cpu"), memory_map=False, resumed=False)
     every = load_episodes("hopper-medium", str(hopper_file)).returns
     kept = held_out(len(every), 0.3, 0)

@@ -63,9 +63,7 @@ def test_the_best_policy_is_that_of_the_highest_evaluation(hopper_file, tmp_path
 
 def test_both_agents_log_the_same_tags(trained):
     """Those that say what a policy is worth come first, as TensorBoard lists them."""
-    logs = [
-        EventAccumulator(str(folder(trained, agent))).Reload() for agent in ("decision-aaren", "decision-transformer")
-    ]
+    logs = [EventAccumulator(str(folder(trained, agent))).Reload() for agent in TRAINED[:2]]
     tags, others = (sorted(log.Tags()["scalars"]) for log in logs)
     assert tags == others and tags[:2] == ["eval/mean_ep_length", "eval/mean_return"]
     assert {"train/loss", "train/learning_rate", "eval/normalized_score", "time/actions_per_second"} <= set(tags)
