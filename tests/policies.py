@@ -27,18 +27,13 @@ COMPILED = [name for name, mixer in MIXERS.items() if mixer.compiled_step]
 GROWING = [name for name in MIXERS if name not in CONSTANT_STATE]
 
 
-def make_model(mixer: str = "aaren", *, seed: int = 0, **changes) -> DecisionModel:
-    """A model whose Aaren has a forget gate, as `train` makes it."""
+def make_model(
+    mixer: str = "aaren", *, seed: int = 0, sizes: tuple[int, int] = (OBSERVATION, ACTION), **changes: Any
+) -> DecisionModel:
+    """A model of O observations and A actions whose Aaren has a forget gate, as `train` makes it."""
     torch.manual_seed(seed)
-    sizes = {
-        "width": 16,
-        "layers": 2,
-        "heads": 2,
-        "max_timestep": 20,
-        "timestep_std": 0.5,
-        "forget_gate": mixer == "aaren",
-    }
-    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer, **sizes | changes))
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 20, "timestep_std": 0.5}
+    model = DecisionModel(ModelConfig(*sizes, mixer, **shape | {"forget_gate": mixer == "aaren"} | changes))
     for parameter in model.parameters():  # norms and biases that are 1 and 0 would hide where they are left out
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model
@@ -127,11 +122,8 @@ def onnx_policy_of(policy: Policy, card: PolicyCard | None = None) -> OnnxPolicy
 
 
 def make_discrete_model(mixer: str = "aaren", actions: int = 2, observation: int = 4, **changes: Any) -> DecisionModel:
-    torch.manual_seed(1)
-    sizes = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 500, "timestep_std": 0.5}
-    model = DecisionModel(ModelConfig(observation, actions, mixer, discrete=True, **sizes | changes))
-    for parameter in model.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
+    own = {"max_timestep": 500, "forget_gate": False, "discrete": True}
+    model = make_model(mixer, seed=1, sizes=(observation, actions), **own | changes)
     model.head.weight.data *= 5  # both actions are taken
     model.embed_action.weight.data *= 3
     model.head.bias.data *= 0

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policies import draw_episode
+from policies import MEAN, OBSERVATION, SCALE, STD, draw_episode, make_policy
 
 from aaren_rl.agents import (
     ROLLOUTS,
     DecisionModel,
-    ModelConfig,
     NonFiniteActionError,
     Policy,
     ReturnEstimate,
@@ -18,19 +17,11 @@ from aaren_rl.agents import (
     expectile_loss,
 )
 
-OBSERVATION, ACTION, SCALE = 5, 2, 50.0
-MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
-LOW, HIGH = torch.tensor([-0.5, -2.0]), torch.tensor([1.0, 0.25])
-TARGETS = np.array([40.0, np.inf, -300.0])
 
-
-def make(rollout: str = "recurrent", *, compiled: bool = True, estimates: bool = True) -> Policy:
-    torch.manual_seed(0)
-    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
-    config = ModelConfig(OBSERVATION, ACTION, **shape, max_return_estimate=estimates)
-    model = DecisionModel(config)
-    model.embed_return.weight.data.mul_(10.0)  # what is asked for matters before any training
-    return Policy(model, MEAN, STD, SCALE, rollout, 8, LOW, HIGH, compiled=compiled, target_return=20.0)
+def make(rollout: str = "recurrent", *, estimates: bool = True) -> Policy:
+    policy = make_policy(rollout=rollout, max_return_estimate=estimates)
+    policy.model.embed_return.weight.data.mul_(10.0)  # what is asked for matters before any training
+    return replace(policy, return_range=None, target_return=20.0)
 
 
 def estimated(estimate: ReturnEstimate | None, observation: np.ndarray) -> np.ndarray:
@@ -70,13 +61,17 @@ def test_auto_is_the_estimate_at_every_step(rollout):
 
 
 def test_a_model_without_estimates_says_so_and_is_otherwise_the_same():
-    policy, states = make(estimates=False), make().model.state_dict()
+    policy, states = make(estimates=False), []
     with pytest.raises(ValueError, match=r"holds no estimate of the maximum achievable return: give a target return"):
         policy.initial_state(2, np.array([3.0, np.inf]))
     with pytest.raises(ValueError, match="holds no estimate of the maximum"):
         policy.initial_state(2, "auto")
-    assert all(torch.equal(tensor, states.pop(name)) for name, tensor in policy.model.state_dict().items())
-    assert all(name.startswith("max_return_estimate") for name in states)
+    for estimates in (False, True):
+        torch.manual_seed(0)
+        states.append(DecisionModel(replace(policy.model.config, max_return_estimate=estimates)).state_dict())
+    without, extended = states
+    assert all(torch.equal(tensor, extended.pop(name)) for name, tensor in without.items())
+    assert extended and all(name.startswith("max_return_estimate") for name in extended)
 
 
 def test_a_return_to_go_that_is_not_finite_is_named_and_not_fed():

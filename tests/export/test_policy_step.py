@@ -16,7 +16,6 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 STEPS, BATCH = 30, 3
-Numbers = dict[str, torch.Tensor]
 Run = Callable[..., tuple[torch.Tensor, ...]]
 
 

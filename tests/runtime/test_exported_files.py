@@ -178,9 +178,6 @@ def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exporte
     assert "2 episodes" in done.stdout
 
 
-STEPS = 30
-
-
 def test_copies_and_pickles_act_alike():
     policy, given = make_policy("aaren"), (np.ones((2, OBSERVATION)), np.zeros(2))
     acted, state = policy.act(*given, policy.initial_state(2, TARGET))
