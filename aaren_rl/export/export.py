@@ -225,27 +225,21 @@ class PolicyStep(nn.Module):
     these (B, 2, P); of a window the previous actions, returns-to-go and observations of the last steps (B, K - 1, F).
     """
 
-    observation_mean: Tensor
-    observation_std: Tensor
-    action_middle: Tensor
-    action_half: Tensor
-    origin: Tensor | None
-    bounds: Tensor
-    fresh: Tensor
-
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy, scaling = policy, policy.scaling
         self.model = copy.deepcopy(policy.model).cpu().requires_grad_(False)
-        for name in ("observation_mean", "observation_std", "action_middle", "action_half"):
-            self.register_buffer(name, getattr(scaling, name).cpu())
-        self.register_buffer("origin", None if scaling.origin is None else torch.from_numpy(scaling.origin))
+        self.observation_mean = nn.Buffer(scaling.observation_mean.cpu())
+        self.observation_std = nn.Buffer(scaling.observation_std.cpu())
+        self.action_middle = nn.Buffer(scaling.action_middle.cpu())
+        self.action_half = nn.Buffer(scaling.action_half.cpu())
+        self.origin = None if scaling.origin is None else nn.Buffer(torch.from_numpy(scaling.origin))
         limits = policy.return_range
         bounds = np.zeros((0, 2)) if limits is None else np.asarray(limits.bounds, np.float64)
-        self.register_buffer("bounds", torch.from_numpy(bounds))
+        self.bounds = nn.Buffer(torch.from_numpy(bounds))
         self._like = self.model.initial_state(1)
         self._sizes = [part.numel() for part in tensors(self._like) if part.numel()]
-        self.register_buffer("fresh", _rows(self._like) if self._sizes else torch.zeros(1, 0))
+        self.fresh = nn.Buffer(_rows(self._like) if self._sizes else torch.zeros(1, 0))
 
     def example(self) -> dict[str, Tensor]:
         """Inputs by name, of two environments."""
