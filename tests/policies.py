@@ -9,6 +9,7 @@ import torch
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, ReturnRange
 from aaren_rl.agents.model.decision import Scaling
+from aaren_rl.agents.policy.base import BasePolicy
 from aaren_rl.envs import Episodes, make_env
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import make_policy as policy_of
@@ -56,6 +57,15 @@ def draw_episode(length: int, batch: int, size: int = OBSERVATION, seed: int = 0
     rewards = rng.uniform(0, 3, (length, batch)).astype(np.float32)
     rewards[0] = 0
     return rng.normal(size=(length, batch, size)).astype(np.float32), rewards
+
+
+def act(policy: BasePolicy, steps: int = 30) -> np.ndarray:
+    """The actions (T, 2, A) of two episodes."""
+    state, actions = policy.initial_state(2, 3000.0), []
+    for observation, reward in zip(*draw_episode(steps, 2), strict=True):
+        action, state = policy.act(observation, reward, state)
+        actions.append(action)
+    return np.stack(actions)
 
 
 def plain_policy(observation_dim: int = 11, action_dim: int = 3, width: int = 16, seed: int = 7) -> Policy:

@@ -5,29 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policies import draw_episode
+from policies import ACTION, MEAN, OBSERVATION, SCALE, STD, TARGET, draw_episode, make_policy
 from torch import Tensor
 
-from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
+from aaren_rl.agents import MIXERS, ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from aaren_rl.agents.model.decision import middle_and_half
 from aaren_rl.agents.scan.rows import state_bytes
 
-OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
-MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
 every_rollout = pytest.mark.parametrize("rollout", ROLLOUTS)
 
 
 def make(mixer: str = "aaren", rollout: str = "recurrent", context_length: int = 8, tokens_per_step: int = 1) -> Policy:
-    torch.manual_seed(0)
-    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
     # A tree of as many terms as tokens: what acts is the tree, and what it must equal is the model.
-    config = ModelConfig(OBSERVATION, ACTION, mixer, tree_budget=1.0, tokens_per_step=tokens_per_step, **shape)
-    return Policy(DecisionModel(config), MEAN, STD, SCALE, rollout, context_length)
-
-
-def episode(length: int, batch: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    return draw_episode(length, batch, OBSERVATION)
+    settings = {"tree_budget": 1.0, "tokens_per_step": tokens_per_step, "max_timestep": 40}
+    policy = make_policy(mixer, rollout, context_length, **settings)
+    return replace(policy, action_low=-1.0, action_high=1.0, return_range=None)
 
 
 def play(policy: Policy, observations: np.ndarray, rewards: np.ndarray) -> tuple[Tensor, list[PolicyState]]:
@@ -58,7 +51,7 @@ def last_of_slice(policy: Policy, data: tuple[Tensor, ...], actions: Tensor, beg
 @torch.no_grad()
 def test_recurrent_is_forward_over_all_steps(mixer):
     """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalized, scaled; the action pushed is the one handed out."""
-    policy, (observations, rewards) = make(mixer), episode(50)
+    policy, (observations, rewards) = make(mixer), draw_episode(50, 2)
     actions, states = play(policy, observations, rewards)
     to_go = TARGET - rewards.astype(np.float64).cumsum(0)
     np.testing.assert_allclose([state.return_to_go for state in states], to_go, rtol=0, atol=1e-10)
@@ -72,7 +65,7 @@ def test_recurrent_is_forward_over_all_steps(mixer):
 @pytest.mark.parametrize("context_length", [2, 8])
 @torch.no_grad()
 def test_window_is_forward_over_the_last_steps(mixer, context_length):
-    policy, (observations, rewards) = make(mixer, "window", context_length), episode(20)
+    policy, (observations, rewards) = make(mixer, "window", context_length), draw_episode(20, 2)
     actions, states = play(policy, observations, rewards)
     data = inputs(observations, rewards)
     for t in range(20):
@@ -86,7 +79,7 @@ def test_window_is_forward_over_the_last_steps(mixer, context_length):
 @torch.no_grad()
 def test_staggered_is_forward_over_a_recent_stretch(mixer, context_length):
     """The acting state's age stays between K / 2 and K, and it has seen exactly the last `age` steps."""
-    policy, (observations, rewards) = make(mixer, "staggered", context_length), episode(30)
+    policy, (observations, rewards) = make(mixer, "staggered", context_length), draw_episode(30, 2)
     actions, _ = play(policy, observations, rewards)
     data, half = inputs(observations, rewards), context_length // 2
     ages = []
@@ -104,7 +97,7 @@ def test_staggered_is_forward_over_a_recent_stretch(mixer, context_length):
 @pytest.mark.parametrize("convert", [Tensor.double, np.asarray, Tensor.tolist])
 @torch.no_grad()
 def test_the_executed_action_is_what_is_pushed(rollout, convert):
-    policy, (observations, rewards) = make("attention", rollout), episode(30)
+    policy, (observations, rewards) = make("attention", rollout), draw_episode(30, 2)
     executed = torch.rand(30, 2, ACTION, generator=torch.Generator().manual_seed(2)) * 2 - 1
     state, handed_out = policy.initial_state(2, TARGET), []
     for t in range(30):
@@ -132,11 +125,11 @@ def with_nan(name: str, *at: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("observation", np.zeros((3, 1)), r"observation: must have shape \(3, 5\) .*, not \(3, 1\)"),
+        ("observation", np.zeros((3, 1)), r"observation: must have shape \(3, 11\) .*, not \(3, 1\)"),
         ("observation", "nothing", "observation: must be numbers, not str"),
         ("reward", np.zeros(1), r"reward: must have shape \(3,\) .*, not \(1,\)"),
         ("reward", 0.0, r"reward: .*not \(\)"),
-        ("previous_action", np.zeros(ACTION), r"previous_action: .*not \(2,\)"),
+        ("previous_action", np.zeros(ACTION), r"previous_action: .*not \(3,\)"),
         ("observation", with_nan("observation", 2, 4), "observation: row 2, column 4 is nan at step 1"),
         ("reward", with_nan("reward", 1), "reward: row 1 is nan at step 1"),
         ("previous_action", with_nan("previous_action", 0, 1), "previous_action: row 0, column 1 is nan at step 1"),
@@ -173,7 +166,7 @@ def test_a_target_return_that_cannot_be(target):
 @every_rollout
 def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(rollout):
     """What is done to a returned action does not reach into its state."""
-    policy, (observations, rewards) = make(rollout=rollout), episode(13)
+    policy, (observations, rewards) = make(rollout=rollout), draw_episode(13, 2)
     _, states = play(policy, observations[:12], rewards[:12])
     expected = policy.act(observations[12], rewards[12], states[-1])[0].copy()
     assert expected.dtype == np.float32 and expected.shape == (2, ACTION)
@@ -188,9 +181,9 @@ def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(
 def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout):
     """From the step on at which "staggered" and "window" are full (K = 8), the same bytes for ever."""
     early, late = (20, 100) if rollout != "recurrent" else (10, 500)
-    _, states = play(make(rollout=rollout), *episode(late, batch=1))
+    _, states = play(make(rollout=rollout), *draw_episode(late, 1))
     assert state_bytes(states[early - 1]) == state_bytes(states[late - 1])
-    _, states = play(make("attention"), *episode(100))
+    _, states = play(make("attention"), *draw_episode(100, 2))
     assert state_bytes(states[99]) > 5 * state_bytes(states[9])
 
 
@@ -199,9 +192,9 @@ def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout):
     [
         (lambda p: replace(p, rollout="forget"), "'forget' is not one of recurrent, staggered, window"),
         (lambda p: replace(p, context_length=1), "context_length must be an integer from 2 to 1,048,576, not 1"),
-        (lambda p: replace(p, observation_mean=MEAN[:4]), r"statistics must have shape \(5,\)"),
-        (lambda p: replace(p, observation_std=STD[None]), r"statistics must have shape \(5,\)"),
-        (lambda p: replace(p, action_low=-torch.ones(3)), r"must be numbers or have shape \(2,\)"),
+        (lambda p: replace(p, observation_mean=MEAN[:4]), r"statistics must have shape \(11,\)"),
+        (lambda p: replace(p, observation_std=STD[None]), r"statistics must have shape \(11,\)"),
+        (lambda p: replace(p, action_low=-torch.ones(2)), r"must be numbers or have shape \(3,\)"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(change, message):
@@ -225,7 +218,7 @@ def test_bounds_between_two_float32_numbers_are_kept():
 
 
 def test_an_observation_may_be_a_view_that_runs_backward():
-    policy, (observations, rewards) = make("attention", rollout="window", context_length=4), episode(1)
+    policy, (observations, rewards) = make("attention", rollout="window", context_length=4), draw_episode(1, 2)
     turned = np.ascontiguousarray(observations[0][:, ::-1])[:, ::-1]
     actions = [
         policy.act(seen, rewards[0], policy.initial_state(len(seen), TARGET))[0] for seen in (observations[0], turned)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import make_policy, save_run
+from policies import act, make_policy, save_run
 
 from aaren_rl import load_policy
-from aaren_rl.agents import NonFiniteActionError, Policy, TreeConfig
-from aaren_rl.evaluate import evaluate as evaluate
+from aaren_rl.agents import NonFiniteActionError, TreeConfig
+from aaren_rl.evaluate import main as evaluate
 
 
 @pytest.fixture(scope="module")
@@ -18,14 +18,6 @@ def run(tmp_path_factory) -> Path:
     """A run of the agent that acts with a tree."""
     acts = {"agent": "decision-transformer-tree", "rollout": "staggered", "rollout_context": 50}
     return save_run(tmp_path_factory.mktemp("runs") / "seed0", "tree", {"tree_budget": 0.4}, **acts)
-
-
-def act(policy: Policy, steps: int) -> np.ndarray:
-    rng, state, actions = np.random.default_rng(0), policy.initial_state(2, 3600.0), []
-    for _ in range(steps):
-        action, state = policy.act(rng.standard_normal((2, 11)), np.ones(2), state)
-        actions.append(action)
-    return np.stack(actions)
 
 
 @pytest.mark.parametrize("rollout", ["recurrent", "staggered"])
@@ -55,7 +47,7 @@ def test_evaluate_is_repeatable_and_says_how(run, tmp_path, capsys):
     found = []
     for options in ((), (), ("--rollout", "window")):
         file = tmp_path / "scores"
-        assert evaluate.main([str(run), "--episodes", "2", "--json", str(file), *options]) == 0
+        assert evaluate([str(run), "--episodes", "2", "--json", str(file), *options]) == 0
         found.append(json.loads(file.read_text())[0])
     one, two, window = found
     assert one["returns"] == two["returns"] != window["returns"]

@@ -13,7 +13,7 @@ from policies import (
     ACTION,
     HIGH,
     LOW,
-    OBSERVATION,
+    act,
     make_card,
     make_discrete,
     make_discrete_card,
@@ -62,14 +62,6 @@ def graph_of_file(file, monkeypatch) -> None:
     monkeypatch.setattr(command, "policy_graph", lambda policy: onnx.load(file))
 
 
-def last_action(policy, steps: int = 30) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    state = policy.initial_state(2, 3000.0)
-    for _ in range(steps):
-        action, state = policy.act(rng.normal(size=(2, OBSERVATION)).astype(np.float32), np.ones(2), state)
-    return action
-
-
 def test_one_file_with_weights_and_card(run, file):
     assert list(file.parent.iterdir()) == [file]
     model = onnx.load(file, load_external_data=False)
@@ -81,7 +73,7 @@ def test_one_file_with_weights_and_card(run, file):
     assert onnx_policy.card == read_card(run).__dict__ | {"source_path": "hopper-medium.hdf5"}
     assert onnx_policy.export["checked_steps"] == 50 and 0 < onnx_policy.export["largest_difference"] < 1e-5
     assert not any(name in file.read_bytes() for name in (b"/data/", b"site-packages", b".py"))
-    np.testing.assert_allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(act(onnx_policy), act(load_policy(run)), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("rollout", ["window", pytest.param("staggered", marks=pytest.mark.slow)])
@@ -93,8 +85,8 @@ def test_other_weights_and_rollouts(rollout, tmp_path):
     onnx_policy = load_policy(file)
     assert (onnx_policy.rollout, onnx_policy.context_length, onnx_policy.card["weights"]) == (rollout, 6, "raw")
     policy = load_policy(run, weights="raw", rollout=rollout, rollout_context=6)
-    np.testing.assert_allclose(last_action(onnx_policy), last_action(policy), rtol=0, atol=1e-5)
-    assert not np.allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(act(onnx_policy), act(policy), rtol=0, atol=1e-5)
+    assert not np.allclose(act(onnx_policy), act(load_policy(run)), rtol=0, atol=1e-3)
 
 
 def test_evaluate_scores_the_file_as_the_run(run, file, tmp_path, capsys):
@@ -120,7 +112,7 @@ def test_int8_is_smaller_and_says_what_it_costs(run, file, graph_of_file, tmp_pa
     how = load_policy(small).export
     assert how["precision"] == "int8" and 1e-4 < how["largest_difference"] < 0.05
     assert small.stat().st_size < 0.75 * file.stat().st_size  # a model of this size has much that is no weight
-    assert 1e-5 < np.abs(last_action(load_policy(small)) - last_action(load_policy(file))).max() < 0.05
+    assert 1e-5 < np.abs(act(load_policy(small)) - act(load_policy(file))).max() < 0.05
     assert evaluate([str(small), "--episodes", "1"]) == 0
     assert "EMA int8 weights" in capsys.readouterr().out
 
@@ -227,6 +219,6 @@ def test_saturated_actions_are_inside_the_bounds():
     for parameter in saturated.model.head.parameters():
         parameter.data.mul_(1e6)
     policy = dataclasses.replace(saturated, **bounds)
-    acted = last_action(onnx_policy_of(policy))
-    np.testing.assert_array_equal(acted, last_action(policy))
+    acted = act(onnx_policy_of(policy))
+    np.testing.assert_array_equal(acted, act(policy))
     assert 0 > acted.min() >= np.float32(-0.1) and acted.max() <= np.float32(0.9)
