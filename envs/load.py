@@ -30,6 +30,7 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 
 MINARI = "minari:"
 OF_THE_TABLE = ("auto", "d4rl", "local")
+SHOWN = 10  # sources whose sizes are printed one by one
 MARGIN = 0.05  # of the range of an action in the data, on either side
 LEAST_LIMIT = 1000  # steps that are played where there is no time limit; or twice the longest episode of the data
 _RESETS, _PLAYED, _ROWS = 5, 200, 10_000  # first states, steps and rows of data by which units are compared
@@ -162,10 +163,12 @@ def load_task(
         raise UsageError(f"--env-kwargs: {error}") from error
     reading = Reading(env_kwargs=kwargs, **options)
     sources = each(expand(source))
+    reading = replace(reading, one_of_several=len(sources) > 1)
     found = [load_one(name, one, reading) for one in sources]
     (task, episodes), others = found[0], found[1:]
     for one, (of, part) in zip(sources if others else (), found, strict=False):
-        print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
+        if len(found) <= SHOWN:
+            print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
         for key in ("env_id", *SIZES):
             if (there := getattr(of, key)) != (first := getattr(task, key)):
                 raise DataError(f"{one}: {key} is {there}, that of {sources[0]} is {first}; give one environment's")
@@ -179,12 +182,22 @@ def load_task(
             source=parts[0].source if len({part.source for part in parts}) == 1 else "file",
             path=", ".join(part.path for part in parts),
             env_id=parts[0].env_id,
-            notes=tuple(dict.fromkeys(f"{os.path.basename(p.path)}: {note}" for p in parts for note in p.notes)),
+            notes=_notes_of(parts),
             layout=parts[0].layout,
         )
     if task.env_id and is_own(source, reading.env_id, name):
         episodes = replace(episodes, notes=(*episodes.notes, *_other_units(task, episodes)))
     return _settled(task, episodes)
+
+
+def _notes_of(parts: Sequence[Episodes]) -> tuple[str, ...]:
+    """The notes of several sources, each once, with the name of the first that has it."""
+    of_note: dict[str, list[str]] = {}
+    for part in parts:
+        for note in part.notes:
+            of_note.setdefault(note, []).append(os.path.basename(part.path))
+    others = {note: f" and {len(names) - 1} others" if len(names) > 1 else "" for note, names in of_note.items()}
+    return tuple(f"{names[0]}{others[note]}: {note}" for note, names in of_note.items())
 
 
 def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) -> tuple[Task, Episodes]:

@@ -59,7 +59,7 @@ def assemble(
         steps = {key: array[resets] for key, array in steps.items()}
         ended, terminated = ended[resets], terminated[resets]
     columns.hold(path, steps, limits, notes)
-    stops = episode_ends(path, ended, limits.max_episode_steps, notes)
+    stops = episode_ends(path, ended, limits, notes)
     if (n_steps := int(stops[-1])) < len(ended):
         notes.append(f"dropped {len(ended) - n_steps:,} steps of an unfinished last episode")
     return {
@@ -394,8 +394,12 @@ def reset_rows(steps: Mapping[str, npt.NDArray[Any]], ended: Flags, notes: list[
     return ~np.isin(np.arange(len(rewards)), rows)
 
 
-def episode_ends(path: str, ended: Flags, max_episode_steps: int | None, notes: list[str]) -> npt.NDArray[np.int64]:
+def episode_ends(path: str, ended: Flags, limits: Limits, notes: list[str]) -> npt.NDArray[np.int64]:
     """One past the last row of each complete episode, (E,); a note has the number of those that the data lack."""
+    max_episode_steps = limits.max_episode_steps
+    if limits.one_of_several and max_episode_steps is None and not ended.any():
+        notes.append("no end is marked in it, so the file is one episode")
+        return np.array([len(ended)])
     ends = np.flatnonzero(ended).astype(np.int64) + 1
     if max_episode_steps is not None:
         borders = np.concatenate(([0], ends, [len(ended)]))
@@ -405,7 +409,7 @@ def episode_ends(path: str, ended: Flags, max_episode_steps: int | None, notes: 
     if len(ends) == 0:
         raise DataError(
             f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode; "
-            "set timeouts to 1 at the last step of each, or give their length, --max-episode-steps"
+            "set timeouts to 1 at the last step of each, give their length, --max-episode-steps, or a file for each"
         )
     if cut := int((~ended[ends - 1]).sum()):
         notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")

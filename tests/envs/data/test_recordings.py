@@ -56,6 +56,20 @@ def test_numbers_lengths_and_steps_tell_episodes_beside_terminations(name, tmp_p
     assert name == "first rows" or "read ends of episodes from" in episodes.notes[0]
 
 
+def test_of_several_files_without_ends_each_is_an_episode(tmp_path):
+    cuts = np.split(np.arange(N), np.flatnonzero(LAST)[:-1] + 1)
+    paths = [
+        npz(tmp_path / f"{i}.npz", **{key: column[rows] for key, column in STEPS.items()})
+        for i, rows in enumerate(cuts)
+    ]
+    episodes = same(load_episodes("logs", source=str(tmp_path / "*.npz")), np.zeros(len(LENGTHS), bool))
+    assert "0.npz and 3 others: no end is marked in it, so the file is one episode" in episodes.notes
+    npz(paths[2], terminals=np.arange(N) == 9)  # whose end is marked, and the rest unfinished
+    assert load_episodes("logs", source=paths).lengths.tolist() == [10, 5, 10, 5]
+    with pytest.raises(DataError, match="or a file for each"):
+        read_file(paths[0])
+
+
 def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
     early, mixed, few = np.arange(N) == 3, np.arange(N) % 4, np.array([10, 5, 20, 4])
     for columns, part in (
