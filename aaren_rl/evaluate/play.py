@@ -173,4 +173,31 @@ def action_error(
     bar.close()
     right = correct.tolist() if policy.discrete else None
     weights = None if held_out.weights is None else held_out.weights.tolist()
-    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right, weights)
+    return ActionError(
+        sums.tolist(), episodes.lengths.tolist(), held_out.floor, right, weights, without_looking(held_out, half)
+    )
+
+
+def without_looking(held_out: HeldOut, half: npt.NDArray[np.float64]) -> dict[str, float]:
+    """What two rules that see no observation would get: the squared error, or the accuracy of discrete actions.
+
+    "one action": always the mean of these actions, or the most frequent one; "the last action": it again. `half` is
+    half of the range of an action, (A,) or one for all.
+    """
+    episodes, actions = held_out.episodes, held_out.episodes.actions
+    of_episodes = np.ones(len(episodes)) if held_out.weights is None else held_out.weights
+    weights = np.repeat(of_episodes, episodes.lengths)
+    if episodes.discrete:
+        choices, place = np.unique(actions, return_inverse=True)
+        one = choices[np.bincount(place, weights).argmax()]
+        found = {"one action": actions == one, "the last action": actions == np.roll(actions, 1)}
+    else:
+        guesses = {
+            "one action": np.average(actions, axis=0, weights=weights),
+            "the last action": np.roll(actions, 1, 0),
+        }
+        found = {name: np.square((actions - guess) / half).mean(1) for name, guess in guesses.items()}
+    later = np.ones(len(actions), bool)  # the steps that have a last action
+    later[episodes.offsets[:-1]] = False
+    counted = {"one action": weights, "the last action": weights * later}
+    return {name: float(np.average(found[name], weights=w)) for name, w in counted.items() if w.any()}

@@ -27,6 +27,7 @@ class ActionError:
     floor: float | None = None  # the mean noise variance of the behavior policy on these steps, where it is known
     correct: list[int] | None = None  # (E,), for discrete actions: steps with the most likely action in the data
     weights: list[float] | None = None  # (E,), with which the episodes would be drawn in training; None: all the same
+    without_looking: dict[str, float] = field(default_factory=dict)  # what trivial rules get: `play.without_looking`
 
     @property
     def measure(self) -> str:
@@ -84,6 +85,8 @@ class ActionError:
         low, high = self.interval()
         own = "" if self.above_floor is None else f"; excess MSE {self.above_floor:.4f}"
         own += "" if self.accuracy is None else f"; accuracy {self.accuracy:.3f}"
+        rules = ", ".join(f"{name} {value:.4f}" for name, value in self.without_looking.items())
+        own += f"; rules without observations: {rules}" if rules else ""
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
         if self.weights and min(self.weights) < max(self.weights):
             of += f", weighted as they would be drawn ({effective(np.array(self.weights)):.0f} episodes effective)"

@@ -205,6 +205,26 @@ def test_it_does_not_matter_how_many_are_played_at_once(episodes, monkeypatch):
     assert together.floor == 0.5
 
 
+def test_rules_that_see_no_observation_stand_beside_an_error():
+    """By hand: two episodes, of which the second counts three times; and one of a single step, before which nothing is."""
+    offsets, weights = np.array([0, 2, 4]), np.array([1.0, 3.0])
+    actions = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 1.0], [0.0, -1.0]], np.float32)
+    rewards = np.zeros(4, np.float32)
+    episodes = Episodes(actions, actions, rewards, offsets, np.ones(2, bool))
+    found = play.without_looking(HeldOut(episodes, weights=weights), np.array([1.0, 2.0]))
+    # half of the range of the second action is 2, so its last step is 1 off; first steps do not count
+    assert found["the last action"] == pytest.approx((0.5**2 / 2 + 3 * 1.0 / 2) / 4)
+    away = [[0.0625, 0], [0.4375, 0], [0.0625, 1], [0.0625, -1]]
+    squares = np.square(np.array(away) / [1, 2]).mean(1)
+    assert found["one action"] == pytest.approx(np.average(squares, weights=[1, 1, 3, 3]))
+    choices = Episodes(actions, np.array([7, 5, 5, 5]), rewards, offsets, np.ones(2, bool))
+    assert play.without_looking(HeldOut(choices), np.ones(())) == {"one action": 0.75, "the last action": 0.5}
+    single = Episodes(actions[:1], actions[:1], rewards[:1], np.array([0, 1]), np.ones(1, bool))
+    assert play.without_looking(HeldOut(single), np.ones(())) == {"one action": 0.0}
+    error = ActionError([1.0], [4], without_looking=found)
+    assert str(error).endswith("; rules without observations: one action 0.1074, the last action 0.4062")
+
+
 def test_floor_and_interval():
     error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)
     assert error.mean == pytest.approx(9 / 40)
