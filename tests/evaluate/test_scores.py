@@ -206,7 +206,7 @@ def test_it_does_not_matter_how_many_are_played_at_once(episodes, monkeypatch):
 
 
 def test_rules_that_see_no_observation_stand_beside_an_error():
-    """By hand: two episodes, of which the second counts three times; and one of a single step, before which nothing is."""
+    """By hand: two episodes, of which the second counts three times; and one of a single step, the first."""
     offsets, weights = np.array([0, 2, 4]), np.array([1.0, 3.0])
     actions = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 1.0], [0.0, -1.0]], np.float32)
     rewards = np.zeros(4, np.float32)
