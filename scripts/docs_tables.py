@@ -272,7 +272,7 @@ def several() -> str:
     sets = measured("several")["sets"].values()
     words = {
         "uniform": "all episodes alike, no dropout",
-        "decision_transformer": "Decision Transformer as published",
+        "decision_transformer": "Decision Transformer, all alike",
         "decision_transformer_draws": "Decision Transformer, drawn by return, dropout",
         "gru": "Decision-GRU, drawn by return",
         "clone": "cloning the best tenth (`bc-top10`)",
