@@ -41,6 +41,20 @@ def refused(call: Callable[[], object], *parts: object, error: type[AarenRLError
     return message
 
 
+def fails(capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], int], words: list[str], *codes: int) -> str:
+    """The one error that a command says; it ends with one of these codes."""
+    capsys.readouterr()
+    try:
+        ended: int | str | None = main(words)
+    except SystemExit as left:  # of the parser
+        ended = left.code
+    said = capsys.readouterr().err
+    assert ended in codes and "Traceback" not in said and "bug in aaren-rl" not in said, said
+    (error,) = (line for line in said.splitlines() if "error: " in line)
+    assert error.isprintable() and len(error) < 6000
+    return error[error.index("error: ") :]
+
+
 def replayed(env: gym.Env, episode: Episode, seed: int) -> np.ndarray:
     """The observation behind the last step of an episode, whose actions from this seed give the same again."""
     observation, terminated = env.reset(seed=seed)[0], False

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checks import fails
 from policies import CARTPOLE, make_discrete, make_discrete_card, play_cartpole, save_discrete_run, save_run
 
 from aaren_rl import load_policy
@@ -16,7 +17,6 @@ from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.play import EpisodePlan, action_error, score_policy
 from aaren_rl.export import export as exporting
 from aaren_rl.export.export import main as export
-from aaren_rl.import_weights import main as import_weights
 from aaren_rl.policies.card import HeldOut
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.train.config import RunConfig, make_config
@@ -119,19 +119,9 @@ def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run):
     assert score.returns == alone.tolist() and "temperature 1.5" in score.acting()
 
 
-def refused(capsys, main, *arguments: str) -> tuple[int, str]:
-    try:
-        code = main([*arguments])
-    except SystemExit as left:
-        code = left.code
-    err = capsys.readouterr().err
-    (line,) = (line for line in err.splitlines() if "error: " in line)
-    return code, line
-
-
 def test_a_temperature_for_continuous_actions(tmp_path, capsys):
-    code, line = refused(capsys, evaluate, str(save_run(tmp_path / "seed0")), "--temperature", "1")
-    assert code == 2 and "--temperature: needs discrete actions" in line
+    words = [str(save_run(tmp_path / "seed0")), "--temperature", "1"]
+    assert "--temperature: needs discrete actions" in fails(capsys, evaluate, words, 2)
 
 
 BAD_CARDS = {
@@ -147,27 +137,23 @@ BAD_CARDS = {
 
 @pytest.mark.parametrize("changes", BAD_CARDS.values(), ids=BAD_CARDS)
 def test_a_card_that_does_not_fit(changes, tmp_path, capsys):
-    save_discrete_run(tmp_path / "seed0", **changes)
-    code, line = refused(capsys, evaluate, str(tmp_path / "seed0"))
-    assert code == 4 and line.isprintable()
+    assert fails(capsys, evaluate, [str(save_discrete_run(tmp_path / "seed0", **changes))], 4)
 
 
 @pytest.mark.parametrize(("task", "start"), [("tmaze", 0), ("tmaze-discrete-10", 1)])
 def test_a_built_in_task_of_other_actions_is_not_played(task, start, tmp_path, capsys):
     """Of a number, and of as many actions from another start; of the same ones it is."""
     of_maze = {"observation": 3, "env_id": "aaren_rl/TMazeDiscrete-v0", "horizon": 20}
-    code, line = refused(
-        capsys, evaluate, str(save_discrete_run(tmp_path / "a", action_start=start, **of_maze)), "--env", task
-    )
-    assert code == 4 and "3 observations and Discrete(2" in line and "choose another environment" in line
+    other = save_discrete_run(tmp_path / "a", action_start=start, **of_maze)
+    line = fails(capsys, evaluate, [str(other), "--env", task], 4)
+    assert "3 observations and Discrete(2" in line and "choose another environment" in line
     run = save_discrete_run(tmp_path / "b", **of_maze)
     assert evaluate([str(run), "--env", "tmaze-discrete-10", "--episodes", "1"]) == 0
 
 
 def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path, capsys):
     run = save_run(tmp_path / "seed0", env_id=CARTPOLE)
-    code, line = refused(capsys, evaluate, str(run))
-    assert code == 4 and "choose another environment" in line
+    assert "choose another environment" in fails(capsys, evaluate, [str(run)], 4)
 
 
 def test_a_run_from_data_to_scores(episodes, tmp_path, capsys):
@@ -192,15 +178,3 @@ def test_a_run_from_data_to_scores(episodes, tmp_path, capsys):
     assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 0
     assert "held-out negative log-likelihood: " in capsys.readouterr().out
     assert evaluate([str(folder), "--episodes", "1", "--held-out", "--temperature", "1"]) == 0
-
-
-def test_weights_of_others_are_for_continuous_actions(tmp_path, capsys):
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.DecisionTransformerConfig(state_dim=4, act_dim=2, hidden_size=8, n_layer=1, n_head=1)
-    transformers.DecisionTransformerModel(theirs).save_pretrained(tmp_path / "theirs")
-    statistics = tmp_path / "statistics.json"
-    statistics.write_text('{"mean": [0, 0, 0, 0], "std": [1, 1, 1, 1]}')
-    given = [str(tmp_path / "theirs"), str(tmp_path / "ours"), "--env", "cartpole-medium-replay"]
-    code, line = refused(capsys, import_weights, *given, "--statistics", str(statistics))
-    assert code == 2 and "has discrete actions, and these weights are for continuous ones" in line
-    assert not (tmp_path / "ours").exists()

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from checks import fails
 from small_run import ROOT
 
 import aaren_rl
@@ -89,11 +90,7 @@ def test_the_version_is_told(capsys):
     ],
 )
 def test_a_typing_error_is_told_what_is_near(given, message, capsys):
-    try:
-        code = main(given.split())
-    except SystemExit as left:
-        code = left.code
-    assert code == 2 and message in capsys.readouterr().err
+    assert message in fails(capsys, main, given.split(), 2)
 
 
 def test_a_command_may_be_called_as_its_module(capsys):

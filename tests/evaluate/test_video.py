@@ -9,6 +9,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from checks import fails
+from gymnasium.envs.registration import EnvSpec
 from PIL import Image
 from synthetic import make_score
 
@@ -69,19 +71,16 @@ def test_without_a_renderer_nothing_is_played_or_written(trained_run, tmp_path, 
 )
 def test_a_file_that_cannot_be(trained_run, tmp_path, monkeypatch, capsys, file, code, message):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    assert evaluate([str(trained_run), "--video", str(tmp_path / file)]) == code
-    (error,) = capsys.readouterr().err.splitlines()
-    assert message in error and list(tmp_path.iterdir()) == []
+    words = [str(trained_run), "--video", str(tmp_path / file)]
+    assert message in fails(capsys, evaluate, words, code) and list(tmp_path.iterdir()) == []
 
-
-DRAWN = """
-import gymnasium as gym
-import numpy as np
 
 class Drawn(gym.Env):
+    """Five steps, at random or by the seed."""
+
     observation_space = gym.spaces.Box(-1, 1, (2,))
     action_space = gym.spaces.Box(-1, 1, (1,))
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012  Gymnasium's
 
     def __init__(self, render_mode=None, seeded=True):
         self.render_mode, self.seeded = render_mode, seeded
@@ -98,16 +97,12 @@ class Drawn(gym.Env):
 
     def render(self):
         return np.full((8, 10, 3), 40 * self.steps, np.uint8)
-"""
 
 
 @pytest.fixture
-def drawn(tmp_path, monkeypatch):
-    (tmp_path / "drawn_env.py").write_text(DRAWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    gym.register("Drawn-v0", "drawn_env:Drawn")
-    yield "Drawn-v0"
-    gym.registry.pop("Drawn-v0")
+def drawn(monkeypatch):
+    monkeypatch.setitem(gym.registry, "Drawn-v0", EnvSpec("Drawn-v0", Drawn))
+    return "Drawn-v0"
 
 
 class Growing:

@@ -71,15 +71,8 @@ def test_an_imported_policy_plays_as_the_original_would(tmp_path):
     mean, std = rng.normal(size=O), rng.uniform(0.5, 2, O)
     statistics = tmp_path / "statistics.json"
     statistics.write_text(json.dumps({"mean": mean.tolist(), "std": std.tolist()}))
-    arguments = [
-        str(tmp_path / "theirs"),
-        str(tmp_path / "ours"),
-        "--statistics",
-        str(statistics),
-        "--context-length",
-        str(K),
-    ]
-    assert main(arguments) == 0
+    files = f"{tmp_path}/theirs {tmp_path}/ours --statistics {statistics}"
+    assert main(f"{files} --context-length {K}".split()) == 0
     policy = load_policy(tmp_path / "ours")
     state, reward, to_go = policy.initial_state(1, 3600.0), 0.0, 3600.0
     past: list[list] = [[], [], [], []]
@@ -108,14 +101,16 @@ def test_the_command(hopper_file, tmp_path, capsys):
     file = tmp_path / "statistics.json"
     arguments = [str(tmp_path / "theirs"), str(tmp_path / "b"), "--statistics", str(file)]
     for mean_, std, env, code in (
-        ([0] * 2, [1] * 2, "hopper", 2),
-        ([0] * 17, [1] * 17, "walker2d", 4),
-        ([1e300] * 11, [1] * 11, "hopper", 2),
-        ([0] * 11, [1e-40] * 11, "hopper", 2),  # no policy loads with that
+        ([0] * 4, [1] * 4, "cartpole-medium-replay", 2),
+        ([0] * 2, [1] * 2, "hopper-medium", 2),
+        ([0] * 17, [1] * 17, "walker2d-medium", 4),
+        ([1e300] * 11, [1] * 11, "hopper-medium", 2),
+        ([0] * 11, [1e-40] * 11, "hopper-medium", 2),  # no policy loads with that
     ):
         file.write_text(json.dumps({"mean": mean_, "std": std}))
-        assert main([*arguments, "--env", f"{env}-medium"]) == code
-    assert "(needs 11 finite numbers each" in capsys.readouterr().err
+        assert main([*arguments, "--env", env]) == code
+    said = capsys.readouterr().err
+    assert "has discrete actions" in said and "(needs 11 finite numbers each" in said
     assert main([*arguments, "--source", "local"]) == 2
     assert "--statistics has the statistics" in capsys.readouterr().err and not (tmp_path / "b").exists()
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from checks import fails
 from policies import make_card, make_policy
 from small_run import ROOT
 
@@ -122,9 +123,7 @@ def test_a_runs_file_takes_no_other_agent_and_no_preset(tmp_path):
 )
 def test_a_number_that_cannot_be_is_refused_by_its_option(command, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as left:
-        aaren_rl(command.split(" "))
-    assert left.value.code == 2 and message in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+    assert message in fails(capsys, aaren_rl, command.split(" "), 2) and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

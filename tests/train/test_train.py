@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from checks import fails
 from safetensors.torch import load_file
 from small_run import arguments, folder, quick, records, wait_for_updates
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -129,9 +130,7 @@ def test_a_folder_in_which_nothing_was_saved_does_not_block(hopper_file, tmp_pat
     ],
 )
 def test_bad_input_is_one_line_and_a_code(hopper_file, tmp_path, capfd, change, message):
-    assert train([*arguments(hopper_file, tmp_path), *change]) == 2
-    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and message in errors[0]
+    assert message in fails(capfd, train, [*arguments(hopper_file, tmp_path), *change], 2)
 
 
 def test_a_mistyped_source_leaves_no_run_behind(hopper_file, tmp_path):
