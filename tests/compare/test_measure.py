@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_run import quick
 from synthetic import make_cell
 from table1_cells import check_comparable, read_results
 
@@ -16,18 +17,14 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather, write_results
 from aaren_rl.policies.folder import amend_card, read_card
-from aaren_rl.train.config import main as train
 
-SMALL = "--width 16 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160 --threads 1".split()
 HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=(100.0, 54.43))
 
 
 @pytest.fixture(scope="module")
 def run(hopper_file, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    scored = "--env hopper-medium --eval-every 5 --eval-episodes 2 --final-episodes 2".split()
-    assert train([*scored, *SMALL, "--source", str(hopper_file), "--out", str(out)]) == 0
-    return out / "hopper-medium" / "decision-aaren" / "seed0"
+    more = "--updates 20 --warmup-updates 5 --eval-every 5 --eval-episodes 2 --final-episodes 2"
+    return quick(tmp_path_factory.mktemp("runs"), hopper_file, more)
 
 
 def test_a_cell_has_everything(run):

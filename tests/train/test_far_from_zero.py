@@ -1,12 +1,12 @@
 """Columns far from zero: degrees, times, ticks. They keep their digits from the data to the action, exported too."""
 
-import copy
+from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from policies import make_card, make_policy, onnx_policy_of
+from policies import OBSERVATION, make_card, make_policy, onnx_policy_of
 
 from aaren_rl import train_policy
 from aaren_rl.base.fields import FAR
@@ -50,10 +50,10 @@ def test_other_columns_stay_float32_and_their_batches_the_same_bits():
 
 
 def test_the_mean_is_the_one_of_a_whole_array_to_the_last_bit():
-    values = (RNG.normal(size=(70_000, 3)) * 100).astype(np.float32)
+    values = (RNG.normal(size=(150_000, 3)) * [100, 1e-3, 1] + [0, 0, 1000]).astype(np.float32)
     mean, std = moments(values)
     assert np.array_equal(mean, values.mean(axis=0, dtype=np.float64))
-    rows = RNG.permutation(70_000)[:66_000]
+    rows = RNG.permutation(150_000)[:66_000]
     assert np.array_equal(moments(values, rows), moments(values[rows]))
     np.testing.assert_allclose(std, values.std(axis=0, dtype=np.float64))
 
@@ -132,22 +132,13 @@ def test_what_is_mapped_from_the_disk_is_the_same():
 @pytest.mark.parametrize("rollout", ["recurrent", "window"])
 @pytest.mark.slow
 def test_a_policy_acts_as_one_around_zero_exported_too(rollout):
-    near = make_policy(rollout=rollout, mixer="aaren", seed=3)
-    size = near.model.config.observation_dim
-    origin = np.full(size, 1.7e9 + 0.1)
-    std = torch.full((size,), 30.0)
-    zero = torch.zeros(size)
-    policies = [
-        type(near)(near.model, mean, std, near.return_scale, rollout, near.context_length, exact=mean is not zero)
-        for mean in (zero, torch.from_numpy(origin))
-    ]
-    assert policies[0].observation_dtype == np.float32 and policies[1].observation_dtype == np.float64
-    policies.append(copy.copy(policies[1]))
-    exported = onnx_policy_of(policies[1])
-    assert exported.observation_dtype == np.float64
-    seen = 30 * np.random.default_rng(1).normal(size=(6, 2, size))
-    acted = []
-    for policy, shift in ((policies[0], 0), (policies[1], origin), (exported, origin)):
+    origin, std = np.full(OBSERVATION, 1.7e9 + 0.1), torch.full((OBSERVATION,), 30.0)
+    near = replace(make_policy(rollout=rollout), observation_mean=torch.zeros(OBSERVATION), observation_std=std)
+    far = replace(near, observation_mean=torch.from_numpy(origin), exact=True)
+    exported, acted = onnx_policy_of(far), []
+    assert near.observation_dtype == np.float32 and far.observation_dtype == exported.observation_dtype == np.float64
+    seen = 30 * np.random.default_rng(1).normal(size=(6, 2, OBSERVATION))
+    for policy, shift in ((near, 0), (far, origin), (exported, origin)):
         state, actions = policy.initial_state(2, 3.0), []
         for observation in seen:
             # What a float64 near 1.7e9 holds of it.

@@ -52,22 +52,9 @@ def test_the_scale_of_the_tables_tasks_is_fixed():
     assert make_config({"env": "mine", "env_id": "Pendulum-v1", "return_scale": 3.0}).data.return_scale == 3.0
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0.0, "0.0"),
-        (-0.0, "0.0"),
-        (0.0004, "0.000400"),
-        (4e-5, "4e-05"),
-        (-3.14159, "-3.14"),
-        (0.5, "0.500"),
-        (12.34, "12.3"),
-        (-2612.34, "-2612.3"),
-        (1.5e12, "1.5e+12"),
-    ],
-)
-def test_returns_in_words_have_digits_that_mean_something(value, words):
-    assert return_words(value) == words
+def test_returns_in_words_have_digits_that_mean_something():
+    found = [return_words(value) for value in (0.0, -0.0, 0.0004, 4e-5, -3.14159, 0.5, 12.34, -2612.34, 1.5e12)]
+    assert found == ["0.0", "0.0", "0.000400", "4e-05", "-3.14", "0.500", "12.3", "-2612.3", "1.5e+12"]
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])

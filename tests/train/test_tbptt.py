@@ -13,7 +13,7 @@ from windows import LENGTHS, generator, make_data
 
 from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.decision import TrunkState
-from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
+from aaren_rl.train.config import DataConfig, RunConfig, build_config
 from aaren_rl.train.data import Batch, Carried, TbpttSampler, settle_context
 from aaren_rl.train.trainer import Trainer, mean_error
 
@@ -74,14 +74,9 @@ def test_carried_updates_see_what_the_whole_episode_shows(mixer, tokens_per_step
 
 
 def make_trainer() -> Trainer:
-    config = RunConfig(
-        data=DataConfig(
-            context="tbptt", tbptt_windows=0.0, tbptt_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0
-        ),
-        network=replace(RunConfig().network, width=16, layers=2, heads=2, dropout=0.0),
-        optimizer=OptimizerConfig(updates=10, precision="float32"),
-    )
-    return Trainer(config, make_data(), 2, 60)
+    rows = {"context": "tbptt", "tbptt_windows": 0.0, "tbptt_length": LENGTH, "steps_per_update": LENGTH * ROWS}
+    network = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.0, "precision": "float32"}
+    return Trainer(build_config({**rows, **network, "updates": 10}), make_data(), 2, 60)
 
 
 def test_the_trainer_goes_on_from_the_state_it_left():

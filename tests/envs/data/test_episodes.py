@@ -41,16 +41,6 @@ def test_episodes_is_a_sequence_of_views():
     assert episodes.timesteps().tolist() == [0, 1, 2, 0, 0, 1, 2, 3] and episodes.timesteps().dtype == np.int64
 
 
-def test_observation_statistics_are_those_of_float64():
-    n = 150_000  # more than two blocks of the reduction
-    rng = np.random.default_rng(1)
-    observations = (rng.standard_normal((n, 3)) * [1.0, 1e-3, 50.0] + [1000.0, 0.0, -3.0]).astype(np.float32)
-    mean, std = make(lengths=(n,), observations=observations).observation_statistics()
-    assert mean.dtype == std.dtype == np.float32
-    np.testing.assert_allclose(mean, observations.astype(np.float64).mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(std, observations.astype(np.float64).std(axis=0), rtol=1e-6)
-
-
 def test_a_column_constant_up_to_rounding_is_divided_by_one():
     episodes = make(lengths=(1000, 1000), observation_dim=4)
     episodes.observations[:, 1:] = 0.0, 12345.678, 1e6

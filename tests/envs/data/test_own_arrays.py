@@ -17,7 +17,6 @@ from gymnasium import spaces
 from aaren_rl import Episodes
 from aaren_rl.base.errors import AarenRLError
 from aaren_rl.envs.data.files import read_file
-from aaren_rl.envs.load import expand
 
 N = 30
 STEPS = checks.columns(N)
@@ -201,8 +200,6 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "no space": (lambda: ARRAYS(SEEN, ACTED, REWARDS, ENDS, observation_space=gym.spaces.Text(4)), "Text"),
     "a dict of actions": (lambda: ARRAYS(SEEN, {"a": ACTED}, REWARDS, ENDS), "not real numbers"),
     "no steps at all": (lambda: ARRAYS(SEEN, ACTED, REWARDS, max_episode_steps=0), "give 1 or more"),
-    "no file matches": (lambda: expand(["no/such*.hdf5"]), "no file matches"),
-    "a source twice": (lambda: expand(["a.hdf5", "./a.hdf5"]), "given twice"),
 }  # fmt: skip
 
 

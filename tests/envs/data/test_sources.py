@@ -45,7 +45,7 @@ def test_auto_is_d4rls_file_or_the_local_set_and_says_so(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_paths(tmp_path):
+def test_paths(tmp_path, capsys):
     path = save(tmp_path / "mine.hdf5")
     save(tmp_path / "bare")
     for source in (path, str(path), "mine.hdf5", "bare"):
@@ -54,12 +54,9 @@ def test_paths(tmp_path):
     refused(DataError, "gone.h5", "does not exist", source="gone.h5")
     refused(DataError, "no/such", "does not exist", source="no/such")
     refused(UsageError, "'d4lr'", "auto, d4rl, local", source="d4lr")
-    refused(DataError, "ant-full-replay", "hopper-medium", name="ant-full-replay", source="local")
-
-
-def test_no_local_set_is_announced_where_there_is_none(capsys):
-    refused(DataError, "no behavior policy", name="ant-full-replay", source="auto", local_steps=2000)
-    assert capsys.readouterr() == ("", "")
+    for how in ({"source": "local"}, {"local_steps": 2000}):
+        refused(DataError, "ant-full-replay: no behavior policy", "hopper-medium", name="ant-full-replay", **how)
+    assert capsys.readouterr() == ("", "")  # where there is none, no local set is announced
 
 
 def test_the_same_dynamics_under_another_number(tmp_path):
