@@ -8,27 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..base.errors import AarenRLError, DataError, SimulationError, UnknownTaskError, UsageError
     from .data.episodes import Episode, Episodes, returns_to_go
-    from .load import is_own, load_episodes, load_task, task_name
+    from .load import load_episodes, load_task
     from .simulation import Rollouts, SequencePolicy, rollout
     from .tasks.environment import make_env
-    from .tasks.table import (
-        BUILT_IN,
-        REFERENCE_RETURNS,
-        TASKS,
-        D4RLTask,
-        LocalTask,
-        Reference,
-        Task,
-        find_task,
-        get_task,
-        normalized_score,
-    )
+    from .tasks.table import BUILT_IN, REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task, normalized_score
 
 __all__ = [
     "BUILT_IN", "REFERENCE_RETURNS", "TASKS", "AarenRLError", "D4RLTask", "DataError", "Episode", "Episodes",
-    "LocalTask", "Reference", "Rollouts", "SequencePolicy", "SimulationError", "Task", "UnknownTaskError", "UsageError",
-    "find_task", "get_task", "is_own", "load_episodes", "load_task", "make_env", "normalized_score", "returns_to_go",
-    "rollout", "task_name",
+    "Reference", "Rollouts", "SequencePolicy", "SimulationError", "Task", "UnknownTaskError", "UsageError",
+    "get_task", "load_episodes", "load_task", "make_env", "normalized_score", "returns_to_go", "rollout",
 ]  # fmt: skip
 
 # Those that import little first: a name is looked for in them in this order.

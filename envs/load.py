@@ -157,11 +157,7 @@ def load_task(
         DataError: the sources are of different environments.
         AarenRLError: as `load_episodes`, `read_minari` and `own_task`.
     """
-    try:
-        kwargs = table.env_kwargs(env_kwargs)
-    except ValueError as error:
-        raise UsageError(f"--env-kwargs: {error}") from error
-    reading = Reading(env_kwargs=kwargs, **options)
+    reading = Reading(env_kwargs=table.env_kwargs(env_kwargs), **options)
     sources = each(expand(source))
     reading = replace(reading, one_of_several=len(sources) > 1)
     found = [load_one(name, one, reading) for one in sources]
@@ -270,7 +266,7 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
     dataset_id = minari_id(name) if source == "minari" else check_minari_id(source.removeprefix(MINARI))
     if reading.columns:
         raise UsageError(f"--columns: {dataset_id} has Minari's names; leave it out")
-    episodes, spec = read_minari(dataset_id, replace(reading, max_episode_steps=None), progress=reading.progress)
+    episodes, spec = read_minari(dataset_id, replace(reading, max_episode_steps=None))
     reading = replace(reading, reference=reading.reference or spec.reference)
     played, notes = spec.evaluated or spec.recorded, list[str]()
     if (chosen := reading.env_id) is not None:

@@ -348,25 +348,14 @@ def join(parts: Sequence[Episode], **labels: Any) -> Episodes:
 
 
 def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:
-    """Which of so many episodes `split` holds out, in rising order; ValueError: `share` is not in [0, 1)."""
-    if not 0 <= share < 1:
-        raise ValueError(f"share must be in [0, 1), not {share}")
+    """Which of so many episodes are held out of training, a `share` in [0, 1), in rising order.
+
+    At least 8 are. With fewer than 40 episodes, or a share of 0, none is.
+    """
     if share == 0 or n_episodes < _LEAST_TO_SPLIT:
         return np.zeros(0, dtype=np.int64)
     count = min(max(_LEAST_HELD_OUT, round(share * n_episodes)), n_episodes - 1)
     return np.sort(np.random.default_rng(seed).permutation(n_episodes)[:count])
-
-
-def split(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Episodes | None]:
-    """Episodes to train on, and a `share` in [0, 1) held out, chosen by `seed`; both in the order of the dataset.
-
-    At least 8 are held out. With fewer than 40 episodes, or a share of 0, none is: the result is the dataset and None.
-    """
-    chosen = held_out(len(episodes), share, seed)
-    if not chosen.size:
-        return episodes, None
-    others = np.setdiff1d(np.arange(len(episodes)), chosen)
-    return episodes.take(others), episodes.take(chosen)
 
 
 # How often each episode is drawn

@@ -279,14 +279,14 @@ class MinariData(NamedTuple):
     spec: MinariSpec
 
 
-def read_minari(dataset_id: str, limits: Limits | None = None, *, progress: bool = True) -> MinariData:
+def read_minari(dataset_id: str, limits: Limits | None = None) -> MinariData:
     """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0"; without a version the latest, as in `choose_version`.
 
     Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, `minari` fetches it from its remote
     (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an episode of T
-    steps the last is left out. Actions must lie in the dataset's own action space. `progress` shows bars. What it names
-    is never imported; `Described.problem` says why its environment cannot be played here. In the `limits` the dataset's
-    own spaces take the place of sizes and bounds.
+    steps the last is left out. Actions must lie in the dataset's own action space. What it names is never imported;
+    `Described.problem` says why its environment cannot be played here. In the `limits` the dataset's own spaces take
+    the place of sizes and bounds.
 
     Raises:
         UsageError: not a Minari id.
@@ -296,11 +296,11 @@ def read_minari(dataset_id: str, limits: Limits | None = None, *, progress: bool
     dataset_id = choose_version(dataset_id)
     folder = minari_data_dir(dataset_id)
     if not folder.exists():
-        _fetch(dataset_id, folder.parent, progress)
+        _fetch(dataset_id, folder.parent)
     return _read(dataset_id, folder, limits or Limits())
 
 
-def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
+def _fetch(dataset_id: str, target: Path) -> None:
     """Fetch a dataset, by one process at a time: beside its place, where a later call goes on after a break; checked,
     pinned in `main_data.hdf5.sha256`, and only then renamed.
     """
@@ -315,11 +315,8 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
         print(f"{dataset_id}: downloading from {remote} to {target}", file=sys.stderr)
         staging = target.with_name(f".{target.name}.part")  # Minari does not list hidden folders
         data = staging / dataset_id / "data"
-        shown = not hub.are_progress_bars_disabled()
         hub.logging.set_verbosity_error()
         try:
-            if not progress:
-                hub.disable_progress_bars()
             get_cloud_storage().download_dataset(dataset_id, staging)
             if not data.exists():
                 raise FileNotFoundError("the remote has no such dataset")
@@ -328,9 +325,6 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
                 f"{dataset_id}: minari could not download it ({_cause(error)}); check the id and the network, name "
                 f"another remote in MINARI_REMOTE, or put the dataset's folder at {target}"
             ) from error
-        finally:
-            if shown:
-                hub.enable_progress_bars()
         try:
             _read(dataset_id, data, Limits(clip_actions=True))
         except DataError as error:

@@ -16,7 +16,6 @@ from ..tasks.table import CORRIDORS, LocalTask
 Floats = npt.NDArray[np.float32]
 
 _EPISODES, _NOISE, _SEED = 1_500, 0.3, 0  # of the data
-_CELL, _SHOWN = 16, 24  # pixels of a cell of the corridor, and how many of them a picture shows
 
 
 class TMaze(gym.Env[Floats, Floats]):
@@ -26,16 +25,14 @@ class TMaze(gym.Env[Floats, Floats]):
     otherwise. `length` is the number of steps, 2 at least; None: drawn from CORRIDORS in every episode.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  as Gymnasium declares it
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def __init__(self, length: int | None = None, render_mode: str | None = None) -> None:
+    def __init__(self, length: int | None = None) -> None:
         """Raises ValueError where the corridor has no room for a cue and a junction."""
         if length is not None and length < 2:
             raise ValueError(f"length must be at least 2, not {length}")
-        self._fixed, self.render_mode = length, render_mode
-        self._at, self._steps, self._cue = 0, 0, 0.0
+        self._fixed, self._at, self._steps, self._cue = length, 0, 0, 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
@@ -50,17 +47,6 @@ class TMaze(gym.Env[Floats, Floats]):
         ended = self._at >= self._steps
         right = ended and float(action[0]) * self._cue > 0
         return np.array([0, self._at >= self._steps - 1, 1], np.float32), float(right), ended, False, {}
-
-    def render(self) -> npt.NDArray[np.uint8]:
-        """The corridor around the walker, 3 cells high, with the arms at its end; the cue's arm is green."""
-        picture = np.full((3, _SHOWN), 60, np.uint8)[..., None].repeat(3, 2)
-        first = max(0, min(self._at - _SHOWN // 2, self._steps - _SHOWN))
-        picture[1, : self._steps - first] = 200
-        if (end := self._steps - 1 - first) < _SHOWN:
-            picture[:, end] = 200
-            picture[1 - int(self._cue), end] = (60, 180, 75)
-        picture[1, min(self._at, self._steps - 1) - first] = (40, 80, 220)
-        return picture.repeat(_CELL, 0).repeat(_CELL, 1)
 
 
 class DiscreteTMaze(TMaze):

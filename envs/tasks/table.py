@@ -344,7 +344,7 @@ def _is_plain(value: object, depth: int = 4) -> bool:
 def env_kwargs(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
     """The arguments of an environment that JSON text or a mapping gives; None: none.
 
-    ValueError: it is no object of JSON, or an argument could not be kept on a policy's card.
+    UsageError: it is no object of JSON, or an argument could not be kept on a policy's card.
     """
     if given is None:
         return {}
@@ -352,13 +352,13 @@ def env_kwargs(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
     try:
         found = json.loads(given if isinstance(given, str) else json.dumps(dict(given)))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON ({one_line(error, 100)}); {like}") from error
+        raise UsageError(f"--env-kwargs is not JSON ({one_line(error, 100)}); {like}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"is a {type(found).__name__}; {like}")
+        raise UsageError(f"--env-kwargs is a {type(found).__name__}; {like}")
     for key, value in found.items():
         if not is_plain_argument(key, value):
-            raise ValueError(
-                f"has {ascii(key)[:40]} = {ascii(value)[:60]}; only finite numbers, words and lists of them are kept "
-                "with a policy, and nothing that names files or modules; register the environment with it"
+            raise UsageError(
+                f"--env-kwargs has {ascii(key)[:40]} = {ascii(value)[:60]}; only finite numbers, words and lists of "
+                "them are kept with a policy, and nothing that names files or modules; register the environment with it"
             )
     return found

@@ -20,7 +20,7 @@ from aaren_rl.base.errors import UsageError
 from aaren_rl.base.fields import COUNT, POSITIVE, SEED
 from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
-from aaren_rl.envs.data.episodes import best_of, split
+from aaren_rl.envs.data import episodes as arrays
 from aaren_rl.evaluate.play import action_error
 from aaren_rl.policies.card import MARKS, READING, HeldOut, hold_out
 from aaren_rl.policies.table import AGENTS, label, style
@@ -82,7 +82,7 @@ class Learner:
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         config = read_recipe(recipe, updates, seed)
         if config.data.draws == "best":
-            training = training.take(best_of(training.returns, config.data.draw_share))
+            training = training.take(arrays.best_of(training.returns, config.data.draw_share))
         self.recipe, self.config = recipe, settle_context(config, float(training.lengths.mean()))
         data = StepData(training, self.config.data.return_scale or D4RL_SCALE)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
@@ -125,7 +125,9 @@ def measure(arguments: argparse.Namespace) -> Figures:
     for recipe in arguments.recipes:
         read_recipe(recipe, updates, seed)  # before reading the data, so that typos fail at once
     episodes = load_episodes(env, arguments.source)
-    training, held_out = split(episodes, HELD_OUT, seed)[0], hold_out(episodes, HELD_OUT, seed)
+    apart = arrays.held_out(len(episodes), HELD_OUT, seed)
+    training = episodes.take(np.setdiff1d(np.arange(len(episodes)), apart))
+    held_out = hold_out(episodes, HELD_OUT, seed)
     if held_out is None:
         raise UsageError(f"{env}: {len(episodes)} episodes are too few to hold any out")
     keep_freed_memory()

@@ -21,7 +21,7 @@ from aaren_rl.agents.model.decision import MAX_EXPECTILE
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
-from aaren_rl.envs.data.episodes import best_of, split
+from aaren_rl.envs.data.episodes import best_of, held_out
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.local.behavior import mode_returns
 from aaren_rl.evaluate import main as evaluate
@@ -201,5 +201,5 @@ def test_range_that_a_model_is_fed(hopper_file, trained):
         assert low == there[0] and there[math.floor(rank)] <= high <= there[math.ceil(rank)]
     assert found.every == math.ceil(episodes.lengths.max() / 50) > 1
     fed = load_policy(trained).return_range  # of the run's own episodes, without those that it holds out
-    kept = return_bounds(split(episodes, 0.05, 0)[0])
+    kept = return_bounds(episodes.take(np.setdiff1d(np.arange(len(episodes)), held_out(len(episodes), 0.05, 0))))
     assert fed is not None and fed.every == kept.every and fed.bounds.T.tolist() == [kept.low, kept.high]

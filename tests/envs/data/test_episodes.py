@@ -6,7 +6,7 @@ from minari_sets import small
 
 from aaren_rl.envs import REFERENCE_RETURNS, TASKS, UnknownTaskError, normalized_score, returns_to_go
 from aaren_rl.envs.data.columns import SIZES
-from aaren_rl.envs.data.episodes import held_out, split
+from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.tasks.environment import own_task
 
 ORIGIN = {"dataset": "mine", "source": "minari", "path": "there", "env_id": "Hopper-v4", "notes": ("a note",)}
@@ -95,22 +95,12 @@ def test_taking_episodes_copies_their_rows_and_keeps_their_origin():
 
 
 @pytest.mark.parametrize(("count", "share", "held"), [(40, 0.1, 8), (100, 0.15, 15), (41, 0.99, 40)])
-def test_a_split_holds_a_share_out(count, share, held):
-    episodes = make(lengths=tuple(1 + i % 4 for i in range(count)))
-    training, rest = split(episodes, share, 3)
-    assert len(rest) == held
-    # None is lost or in both, and each side is in the data set's order.
-    assert sorted([*training.rewards, *rest.rewards]) == episodes.rewards.tolist()
-    for part in (training, rest):
-        assert part.rewards.tolist() == sorted(part.rewards)
-    np.testing.assert_array_equal(rest.rewards, episodes.rewards[episodes.rows(held_out(count, share, 3))])
-    assert rest.rewards.tolist() != split(episodes, share, 4)[1].rewards.tolist()
+def test_a_share_is_held_out_by_a_seed_in_order(count, share, held):
+    chosen = held_out(count, share, 3).tolist()
+    assert len({*chosen}) == held and chosen == sorted(chosen) and {*chosen} <= {*range(count)}
+    assert chosen == held_out(count, share, 3).tolist() != held_out(count, share, 4).tolist()
 
 
 def test_of_few_episodes_or_a_share_of_none_nothing_is_held_out():
     for count, share in ((39, 0.5), (1, 0.1), (100, 0.0)):
-        episodes = make(lengths=(2,) * count)
-        assert split(episodes, share, 0) == (episodes, None)
-    for share in (-0.1, 1.0, float("nan")):
-        with pytest.raises(ValueError, match="share"):
-            split(make(), share, 0)
+        assert not held_out(count, share, 0).size

@@ -42,12 +42,12 @@ def hub(minari_recorded, folder, monkeypatch):
 
 
 def refused(*parts, name=NAME):
-    return checks.refused(lambda: read_minari(name, progress=False), *parts)
+    return checks.refused(lambda: read_minari(name), *parts)
 
 
 def test_an_id_without_a_version_is_the_latest_that_can_be_read(hub, folder, capfd):
     assert choose_version(ID) == ID and choose_version("nobody/has-v3") == "nobody/has-v3" and hub.asked == []
-    episodes = read_minari(NAME, progress=False).episodes
+    episodes = read_minari(NAME).episodes
     assert (episodes.dataset, len(episodes)) == (f"{NAME}-v1", 4)
     assert f"{NAME}-v1: downloading from Hugging Face to {folder / NAME}-v1" in capfd.readouterr().err
     data = folder / f"{NAME}-v1" / "data"
@@ -55,7 +55,7 @@ def test_an_id_without_a_version_is_the_latest_that_can_be_read(hub, folder, cap
     assert (data / "main_data.hdf5.sha256").read_text() == f"{digest}  main_data.hdf5\n"
     assert sorted(path.name for path in (folder / NAME).parent.iterdir() if path.is_dir()) == ["random-v1"]
     hub.asked.clear()
-    assert read_minari(f"{NAME}-v1", progress=False).episodes.dataset == f"{NAME}-v1" and hub.asked == []
+    assert read_minari(f"{NAME}-v1").episodes.dataset == f"{NAME}-v1" and hub.asked == []
 
 
 def test_what_is_on_this_machine(hub, folder, monkeypatch, capsys):
@@ -111,4 +111,4 @@ def test_what_a_download_may_bring(hub, folder, tmp_path):
         assert not (folder / f"{NAME}-v1").exists() and not list(tmp_path.rglob("outside"))
         hub.files = {name: there for name, there in {**hub.files, **original}.items() if there is not None}
     hub.faults = {}
-    assert len(read_minari(f"{NAME}-v1", progress=False).episodes) == 4  # nothing of those is left in the way
+    assert len(read_minari(f"{NAME}-v1").episodes) == 4  # nothing of those is left in the way

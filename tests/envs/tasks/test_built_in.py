@@ -115,14 +115,14 @@ def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     card = read_card(folder)
     assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
     assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
-    file, gif = tmp_path / "scores.json", tmp_path / "film.gif"
-    asked = ["--env", "tmaze-7", "--episodes", "3", "--json", str(file), "--video", str(gif), "--held-out"]
+    file = tmp_path / "scores.json"
+    asked = ["--env", "tmaze-7", "--episodes", "3", "--json", str(file), "--held-out"]
     assert evaluate([str(folder), *asked]) == 0
     (score,) = json.loads(file.read_text())
     assert (score["env"], score["dataset"], score["lengths"]) == ("tmaze-7", "tmaze", [7, 7, 7])
     assert score["target_return"] == 0.5  # as in training
     assert score["reference"] == "success in percent, chance is 50" and score["data_returns"] == card.data_returns
-    assert score["normalized_score_mean"] == pytest.approx(100 * score["return_mean"]) and gif.stat().st_size > 0
+    assert score["normalized_score_mean"] == pytest.approx(100 * score["return_mean"])
     capsys.readouterr()
     for task, code, said in (
         ("hopper-medium", 2, "takes a built-in task, without --env-id; --env-id Hopper-v4 plays it"),
