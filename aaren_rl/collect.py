@@ -1,7 +1,16 @@
-"""Record episodes of policies that Stable-Baselines3 trained: `aaren-rl collect`.
+"""Record a dataset in D4RL's layout with policies that you trained with Stable-Baselines3.
 
-Stable-Baselines3 takes seconds to import: not before all arguments are checked.
+  aaren-rl collect --env-id Hopper-v4 --policy random --out hopper.hdf5
+  aaren-rl collect --env-id Ant-v4 --policy model.zip --out ant.hdf5
+  aaren-rl collect --env-id Ant-v4 --policy random a.zip b.zip --out mixed.hdf5
+  aaren-rl train --env-id Ant-v4 --env my-ant --source ant.hdf5
+
+Files of Stable-Baselines3 hold pickles, and loading them runs the code in them: give files that you saved yourself.
+Observations and rewards are recorded as the environment returns them, also where VecNormalize scales what a policy
+sees. Exit codes: 2 usage, 3 data, 5 environment.
 """
+
+# Stable-Baselines3 takes seconds to import: not before all arguments are checked.
 
 from __future__ import annotations
 
@@ -21,7 +30,7 @@ import numpy.typing as npt
 
 from .base.errors import DataError, UsageError, one_line
 from .base.fields import COUNT, COUNT_FROM_0, SAC_SEED
-from .base.files import check_outputs, writing
+from .base.files import check_writable, writing
 from .cli import Parser, choose_device, import_registering, progress_bar, run
 from .envs.data.columns import narrowed
 from .envs.data.episodes import Episode, join
@@ -37,25 +46,11 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
 RANDOM = "random"  # in place of a policy's file
-DESCRIPTION = """\
-Record a dataset in D4RL's layout with policies that you trained with Stable-Baselines3.
-
-  aaren-rl collect --env-id Hopper-v4 --policy random --out hopper.hdf5
-  aaren-rl collect --env-id Ant-v4 --policy model.zip --out ant.hdf5
-  aaren-rl collect --env-id Ant-v4 --policy random a.zip b.zip --out mixed.hdf5
-  aaren-rl train --env-id Ant-v4 --env my-ant --source ant.hdf5
-"""
-EPILOG = """\
-Files of Stable-Baselines3 hold pickles, and loading them runs the code in them: give files that
-you saved yourself. Observations and rewards are recorded as the environment returns them, also
-where VecNormalize scales what a policy sees.
-Exit codes: 2 usage, 3 data, 5 environment.
-"""
 
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("collect", DESCRIPTION, "--env-id ID --policy ZIP [ZIP ...] --out FILE [options]", epilog=EPILOG)
+    parser = Parser("collect", __doc__, "--env-id ID --policy ZIP [ZIP ...] --out FILE [options]")
     add = parser.add_argument
     add("--env-id", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
     add("--policy", nargs="+", metavar="ZIP", required=True, help="models' save(), in turn; random: random actions")
@@ -78,15 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def collect(arguments: argparse.Namespace) -> int:
     """Records episodes of all policies in one file; returns the exit code."""
-    check_outputs({"--out": arguments.out})
+    check_writable("--out", arguments.out)
     if arguments.out.exists():
         raise UsageError(f"--out {arguments.out}: already exists; delete it, or give another")
     import_registering(arguments.register)
     device = choose_device(arguments.device)
-    try:
-        kwargs = env_kwargs(arguments.env_kwargs)
-    except ValueError as error:
-        raise UsageError(f"--env-kwargs {error}") from error
+    kwargs = env_kwargs(arguments.env_kwargs)
     kwargs["max_episode_steps"] = _horizon(arguments.env_id, arguments.max_episode_steps, kwargs)
     print(record_policies(arguments, kwargs, device))
     return 0

@@ -1,4 +1,13 @@
-"""Look after data sets: `aaren-rl datasets list|info|verify|download|convert`; `describe` has one in numbers."""
+"""Look after datasets. NAME is a file of yours, a task such as hopper-medium, or minari:ID.
+
+  aaren-rl datasets list
+  aaren-rl datasets info hopper-medium --json numbers.json
+  aaren-rl datasets verify hopper-medium mine.hdf5
+  aaren-rl datasets download hopper-medium minari:mujoco/hopper/medium
+  aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
+
+Each command has a --help of its own.
+"""
 
 import argparse
 import sys
@@ -12,7 +21,7 @@ import numpy.typing as npt
 
 from .base.errors import DataError, UsageError, printable
 from .base.fields import COUNT
-from .base.files import cache_dir, check_outputs, sha256, write_json, writing
+from .base.files import cache_dir, check_writable, sha256, write_json, writing
 from .cli import Parser, aligned, import_registering, run
 from .envs.data import minari
 from .envs.data.episodes import Episodes, blocks, moments
@@ -23,15 +32,6 @@ from .envs.tasks import table
 from .envs.tasks.table import BUILT_IN, TASKS, D4RLTask, LocalTask, Reference, find_task, get_task
 from .policies.card import SOURCES
 
-DESCRIPTION = """\
-Look after datasets. NAME is a file of yours, a task such as hopper-medium, or minari:ID.
-
-  aaren-rl datasets list
-  aaren-rl datasets info hopper-medium --json numbers.json
-  aaren-rl datasets verify hopper-medium mine.hdf5
-  aaren-rl datasets download hopper-medium minari:mujoco/hopper/medium
-  aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
-"""
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
 _FAR_OUT = 10
 _SOME_ROWS = 100_000
@@ -41,7 +41,7 @@ _LIMITS = ("columns", "observation_keys", "actions", "clip_actions", "max_episod
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("datasets", DESCRIPTION, "COMMAND ...")
+    parser = Parser("datasets", __doc__, "COMMAND ...")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
 
     def add(name: str, work: Callable[[argparse.Namespace], Iterable[str]], text: str) -> Parser:
@@ -133,7 +133,7 @@ def _list(arguments: argparse.Namespace) -> Iterable[str]:
 
 def _info(arguments: argparse.Namespace) -> Iterable[str]:
     name, source = _parsed(arguments.name)
-    check_outputs({"--json": arguments.json})
+    check_writable("--json", arguments.json)
     episodes, reference = _load(name, source, arguments)
     if arguments.json is not None and arguments.json.exists() and arguments.json.samefile(episodes.path):
         raise UsageError(f"--json {arguments.json}: is the data set itself; choose another name")
@@ -145,11 +145,9 @@ def _info(arguments: argparse.Namespace) -> Iterable[str]:
 
 def _verify(arguments: argparse.Namespace) -> Iterable[str]:
     for name, source in [_parsed(text) for text in arguments.names]:  # all are names before the first is read
-        places: dict[str, Path] = {}
-        try:
-            places = _on_disk(name, source)
-        except DataError as error:
-            yield f"error: {error}"
+        if not (places := _on_disk(name, source)):
+            get = "fetch it with aaren-rl datasets download, or make a local set with aaren-rl datasets info"
+            yield f"error: {name if source == 'auto' else source}: not on this machine; {get}"
         for kind, path in places.items():
             try:
                 episodes, _ = _load(name, kind, arguments)
@@ -164,10 +162,7 @@ def _on_disk(name: str, source: str) -> dict[str, Path]:
     if source != "auto" and not source.startswith(MINARI):
         return {source: Path(source)}
     files = data_files(get_task(name)) if source == "auto" else minari_files(source.removeprefix(MINARI))
-    if not (found := {kind: path for kind, path in files.items() if path.is_file()}):
-        get = "fetch it with aaren-rl datasets download, or make a local set with aaren-rl datasets info"
-        raise DataError(f"{name if source == 'auto' else source}: not on this machine; {get}")
-    return found
+    return {kind: path for kind, path in files.items() if path.is_file()}
 
 
 def _download(arguments: argparse.Namespace) -> Iterable[str]:
@@ -190,7 +185,7 @@ def _convert(arguments: argparse.Namespace) -> Iterable[str]:
         raise UsageError(f"{target}: only HDF5 and minari:ID are written; let the name end in .hdf5")
     elif Path(target).exists():
         raise UsageError(f"{target}: already exists; choose another name")
-    check_outputs({"TARGET": None if to_minari else Path(target)})
+    check_writable("TARGET", None if to_minari else Path(target))
     episodes, reference = _load(name, source, arguments)
     env_id, limit = arguments.env_id or episodes.env_id, arguments.max_episode_steps
     task = get_task(name) if source == "auto" else None

@@ -1,8 +1,15 @@
-"""A policy in the layout of the Hugging Face hub: `aaren-rl hub RUN FOLDER`.
+"""Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a
+README.md that says how the policy was made and what it scores.
 
-The folder holds config.json (the policy's card: how it was made and what it needs to act), model.safetensors (its
-default weights) and README.md (the model card, with scores and how they were made). Nothing is sent anywhere.
+  aaren-rl evaluate RUN --json scores.json
+  aaren-rl hub RUN FOLDER --scores scores.json
+
+Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a policy like any other:
+  aaren-rl evaluate FOLDER
 """
+
+# The folder holds config.json (the policy's card: how it was made and what it needs to act), model.safetensors (its
+# default weights) and README.md (the model card, with scores and how they were made).
 
 import argparse
 import dataclasses
@@ -23,16 +30,6 @@ from .policies.table import label
 
 __all__ = ["save_pretrained"]
 
-DESCRIPTION = """\
-Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a
-README.md that says how the policy was made and what it scores.
-
-  aaren-rl evaluate RUN --json scores.json
-  aaren-rl hub RUN FOLDER --scores scores.json
-
-Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a policy like any other:
-  aaren-rl evaluate FOLDER
-"""
 MODEL_CARD = """\
 ---
 {header}
@@ -60,7 +57,7 @@ action, state = policy.act(observation, reward, state)  # observation (1, O), la
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    parser = Parser("hub", DESCRIPTION, "RUN FOLDER [options]")
+    parser = Parser("hub", __doc__, "RUN FOLDER [options]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what to write; must not exist, or be empty")
     parser.add_argument("--license", metavar="NAME", default="mit", help="license of the weights [mit]")

@@ -1,6 +1,11 @@
-"""Import a Decision Transformer that Hugging Face's transformers has trained: `aaren-rl import-weights SOURCE FOLDER`.
+"""Make a policy of a Decision Transformer that Hugging Face's transformers has trained.
 
-Nothing in a file is executed: JSON and safetensors.
+  aaren-rl import-weights HF_FOLDER FOLDER --env hopper-medium
+  aaren-rl evaluate FOLDER
+
+SOURCE is a folder with Hugging Face's config.json and model.safetensors. Its actions depend on how observations were
+normalized, which it does not store: the statistics are those of the data of --env and --source, or of a JSON file
+{"mean": [...], "std": [...]}, such as the numbers of a Hugging Face model card. Nothing in SOURCE is executed.
 """
 
 import argparse
@@ -29,16 +34,6 @@ from .policies.folder import load_tensors, make_model, save_policy
 
 __all__ = ["import_model"]
 
-DESCRIPTION = """\
-Make a policy of a Decision Transformer that Hugging Face's transformers has trained.
-
-  aaren-rl import-weights HF_FOLDER FOLDER --env hopper-medium
-  aaren-rl evaluate FOLDER
-
-SOURCE is a folder with Hugging Face's config.json and model.safetensors. Its actions depend on how observations were
-normalized, which it does not store: the statistics are those of the data of --env and --source, or of a JSON file
-{"mean": [...], "std": [...]}, such as the numbers of a Hugging Face model card. Nothing in SOURCE is executed.
-"""
 WEIGHTS = "model.safetensors"
 # Parts of their names to ours; no part means two things.
 _NAMES = {
@@ -92,7 +87,7 @@ class _Statistics:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    parser = Parser("import-weights", DESCRIPTION, "SOURCE FOLDER [options]")
+    parser = Parser("import-weights", __doc__, "SOURCE FOLDER [options]")
     add = parser.add_argument
     add("weights", type=Path, metavar="SOURCE", help="folder with the weights")
     add("folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty")

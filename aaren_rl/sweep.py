@@ -1,7 +1,12 @@
-"""Many training runs at once, on this machine's cores or on Ray: `aaren-rl sweep GRID`.
+"""Train a grid of runs, several at once; call it again to go on where it was stopped.
 
-Every run is a process of its own, or a task of Ray, so that one that dies takes no other with it. A sweep can be
-stopped and called again: finished runs are skipped, the others go on from their last checkpoint.
+  aaren-rl sweep local -- --updates 100                # briefly, 12 sets
+  aaren-rl sweep grid.yaml                             # yours
+  aaren-rl sweep grid.yaml --ray --gpus-per-run 0.25   # four runs on each GPU
+  aaren-rl sweep grid.yaml --ray 10.0.0.1:6379         # on a cluster
+
+Every run is a process of its own, or a task of Ray, so that one that dies takes no other with it. Finished runs are
+skipped, the others go on from their last checkpoint.
 """
 
 import argparse
@@ -31,14 +36,6 @@ from .cli import Parser, StopRequest, progress_bar, run, split_at_dashes
 from .train.config import Request, UniqueKeys, differences, make_parser, make_request, read_config, settings_of
 from .train.folder import holds_training, is_finished, read_metrics
 
-DESCRIPTION = """\
-Train a grid of runs, several at once; call it again to go on where it was stopped.
-
-  aaren-rl sweep local -- --updates 100                # briefly, 12 sets
-  aaren-rl sweep grid.yaml                             # yours
-  aaren-rl sweep grid.yaml --ray --gpus-per-run 0.25   # four runs on each GPU
-  aaren-rl sweep grid.yaml --ray 10.0.0.1:6379         # on a cluster
-"""
 RETRIES = 2  # of a run whose process was ended from outside
 POLL = 0.2  # seconds between looks at a stop request
 ENDED = 128 + signal.SIGTERM  # as the exit code of a run that something else ended
@@ -52,7 +49,7 @@ PACKAGED = ("paper", "local")  # the grids that ship with the package
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     own, more = split_at_dashes(argv)
-    parser = Parser("sweep", DESCRIPTION, "GRID [options] [-- arguments of train for every run]")
+    parser = Parser("sweep", __doc__, "GRID [options] [-- arguments of train for every run]")
     grids = "a YAML file; paper: the 120 runs of the paper's Table 1; local: the same sets, made locally"
     parser.add_argument("grid", metavar="GRID", help=grids)
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -207,15 +207,6 @@ def check_place(folder: Path) -> None:
     _check_folder(str(folder), found)
 
 
-def check_outputs(files: Mapping[str, Path | None]) -> None:
-    """`check_writable` of every option's output file; UsageError, too, where two options name the same file."""
-    options: dict[Path, str] = {}
-    for option, file in files.items():
-        check_writable(option, file)
-        if file is not None and (first := options.setdefault(file.resolve(), option)) != option:
-            raise UsageError(f"{first}, {option}: both name {file}; give each file a name of its own")
-
-
 def check_writable(option: str, file: Path | None) -> None:
     """Raises UsageError, before any work is done, if the output file of an option cannot be written."""
     if file is None:
@@ -275,12 +266,8 @@ def core_count() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in (Path("/sys/fs/cgroup"), *_own_groups()):
         with suppress(OSError, ValueError):  # no such group, or one without a limit ("max")
-            if (group / "cpu.max").exists():
-                quota, period = map(int, (group / "cpu.max").read_text().split())
-            else:  # version 1
-                quota, period = (int((group / f"cpu/cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-            if quota > 0:
-                cores = max(1, min(cores, quota // period))
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            cores = max(1, min(cores, quota // period))
     return cores
 
 

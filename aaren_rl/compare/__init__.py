@@ -1,4 +1,12 @@
-"""Train, score and compare agents over several seeds: `aaren-rl compare`."""
+"""Train agents over several seeds, score them on the same episodes, and write a report: report.md with figures/, and
+results.json. What is trained already is read, what is missing is trained.
+
+  aaren-rl compare --env hopper-medium --seeds 3
+  aaren-rl compare --env-id MyEnv-v0 --register my_package --source mine.hdf5
+  aaren-rl compare --env hopper-medium --agents decision-aaren bc --seeds 5
+  aaren-rl compare --env hopper-medium -- --width 64   # settings of train alone
+  tensorboard --logdir comparison/runs      # the curves of all runs
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -15,23 +23,11 @@ from ..sweep import add_places, request_run, train_all
 from ..train.config import Request
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
-DESCRIPTION = """\
-Train agents over several seeds, score them on the same episodes, and write a report: report.md with figures/, and
-results.json. What is trained already is read, what is missing is trained.
-
-  aaren-rl compare --env hopper-medium --seeds 3
-  aaren-rl compare --env-id MyEnv-v0 --register my_package --source mine.hdf5
-  aaren-rl compare --env hopper-medium --agents decision-aaren bc --seeds 5
-  tensorboard --logdir comparison/runs      # the curves of all runs
-"""
-EPILOG = """\
-Settings that train has and compare has not go behind a --: compare --env hopper-medium -- --width 64 --layers 2
-"""
 
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("compare", DESCRIPTION, "--env NAME [NAME ...] [options] [-- settings of train]", epilog=EPILOG)
+    parser = Parser("compare", __doc__, "--env NAME [NAME ...] [options] [-- settings of train]")
     add = parser.add_argument
     add("--env", nargs="+", metavar="NAME", help="tasks, such as hopper-medium; with --env-id names for the data")
     agents = f"of {', '.join(AGENTS)} [first two]"
@@ -70,16 +66,15 @@ def compare(arguments: argparse.Namespace) -> int:
     jobs = _jobs(arguments)
     if code := train_all(jobs, arguments.jobs, arguments.ray, arguments.gpus_per_run):
         return code
-    returns = arguments.target_returns and tuple(arguments.target_returns)
-    episodes, in_sweep = arguments.episodes, max(1, arguments.episodes // 2)
-    how = Evaluation(episodes, arguments.eval_seed, in_sweep, returns)
+    episodes = arguments.episodes
+    how = Evaluation(episodes, arguments.eval_seed, max(1, episodes // 2), arguments.target_returns)
     torch.set_num_threads(1)  # as a small robot's computer would have: times of an action are taken
     with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
         cells = [gather(j.folder, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
     settings = {
         "command": arguments.line,
         "preset": jobs[0].preset,
-        "episodes": arguments.episodes,
+        "episodes": episodes,
         "eval_seed": arguments.eval_seed,
         **({"train": arguments.settings} if arguments.settings else {}),
         "date": datetime.now().astimezone().isoformat(" ", "minutes"),

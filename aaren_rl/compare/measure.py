@@ -111,13 +111,8 @@ class Evaluation:
     episodes: int
     seed: int
     sweep_episodes: int
-    target_returns: tuple[float, ...] | None
+    target_returns: list[float] | None
     best: bool = True  # whether the weights that were best during training are scored, too
-
-    def tree(self) -> dict[str, Any]:
-        """It in JSON's types."""
-        tree: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return tree
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
@@ -132,7 +127,7 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
     cards = [run / name / CARD for name in FOLDERS]  # with the SHA-256 of the weights
     asked = {
         "format": FORMAT,
-        "how": how.tree(),
+        "how": asdict(how),
         "policies": [hashlib.sha256(card.read_bytes()).hexdigest() for card in cards if is_there(card)],
         **measured_on(),
     }

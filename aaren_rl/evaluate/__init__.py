@@ -1,4 +1,14 @@
-"""Score a trained policy in MuJoCo: `aaren-rl evaluate RUN`."""
+"""Play episodes with a trained policy and print its returns and D4RL-normalized scores.
+
+  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
+  aaren-rl evaluate RUN --target-return 1800 3600 auto --json scores.json
+  aaren-rl evaluate runs/hopper-medium/*/seed0   # several, with intervals
+  aaren-rl evaluate RUN --held-out               # without a simulator
+  aaren-rl evaluate RUN --video hopper.gif       # .mp4 needs ffmpeg
+  aaren-rl evaluate policy.onnx                  # an exported policy
+
+RUN is the folder that train made.
+"""
 
 import argparse
 import dataclasses
@@ -11,7 +21,7 @@ from typing import Any
 from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..base.fields import CONTEXT, COUNT, SEED, TEMPERATURE
-from ..base.files import check_outputs, write_json
+from ..base.files import check_writable, write_json
 from ..cli import Parser, choose_device, import_registering, progress_bar, run, target_return
 from ..envs.data.minari import new_minari_folder, write_minari
 from ..envs.simulation import AT_ONCE, Recorder
@@ -23,21 +33,10 @@ from .play import EpisodePlan, action_error, score_policy
 from .scores import Score, format_overview, format_table
 from .video import Video
 
-DESCRIPTION = """\
-Play episodes with a trained policy and print its returns and D4RL-normalized scores.
-
-  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
-  aaren-rl evaluate RUN --target-return 1800 3600 auto --json scores.json
-  aaren-rl evaluate runs/hopper-medium/*/seed0   # several, with intervals
-  aaren-rl evaluate RUN --held-out               # without a simulator
-  aaren-rl evaluate RUN --video hopper.gif       # .mp4 needs ffmpeg
-  aaren-rl evaluate policy.onnx                  # an exported policy
-"""
-
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("evaluate", DESCRIPTION, "RUN [RUN ...] [options]")
+    parser = Parser("evaluate", __doc__, "RUN [RUN ...] [options]")
     add = parser.add_argument
     runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
     add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
@@ -69,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate every policy, print the tables and write the files. Returns the exit code."""
-    check_outputs({f"--{option}": getattr(arguments, option) for option in ("json", "video")})
+    for option in ("json", "video"):
+        check_writable(f"--{option}", getattr(arguments, option))
     for option in ("video", "record_minari"):
         if getattr(arguments, option) is not None and len(arguments.runs) > 1:
             raise UsageError(f"--{option.replace('_', '-')}: takes one policy, not {len(arguments.runs)}")
@@ -122,10 +122,7 @@ def in_environment(card: PolicyCard, arguments: argparse.Namespace) -> PolicyCar
     if arguments.env_id == "":
         raise UsageError("--env-id: is empty; give the name of an environment, such as Hopper-v5")
     env_id, given = arguments.env_id or card.env_id, arguments.env_kwargs
-    try:
-        kwargs = {**card.env_kwargs, **env_kwargs(given)}
-    except ValueError as error:
-        raise UsageError(f"--env-kwargs {error}") from error
+    kwargs = {**card.env_kwargs, **env_kwargs(given)}
     if given is not None and not env_id:
         raise UsageError("--env-kwargs: the policy was trained without an environment; add --env-id ID")
     if (env_id, kwargs) != (card.env_id, card.env_kwargs):

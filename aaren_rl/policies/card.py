@@ -269,15 +269,12 @@ def task_fields(task: Task) -> dict[str, Any]:
     """The part of a card that the task decides."""
     reference = task.reference
     return {
+        **{name: getattr(task, name) for name in ("env_id", "horizon", "n_actions", "action_start")},
         "env": task.name,
-        "env_id": task.env_id,
         "env_kwargs": dict(task.env_kwargs),
         "observation_space": None if task.layout is None else dict(task.layout),
-        "horizon": task.horizon,
         "action_low": list(task.action_low),
         "action_high": list(task.action_high),
-        "n_actions": task.n_actions,
-        "action_start": task.action_start,
         "reference": None if reference is None else reference.name,
         "reference_returns": None if reference is None else [reference.low, reference.high],
     }

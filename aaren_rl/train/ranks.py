@@ -125,11 +125,8 @@ ALONE = Ranks()
 def launched() -> int:
     """The number of processes that torchrun started for this run. UsageError where its variables do not say so."""
     size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
-    way_out = "unset RANK and WORLD_SIZE, or use torchrun"
     if not size.isdecimal() or int(size) < 1:
-        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; {way_out}")
-    if int(size) > 1 and (missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]):
-        raise UsageError(f"WORLD_SIZE={size} without {' and '.join(missing)}; {way_out}")
+        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; unset RANK and WORLD_SIZE, or use torchrun")
     return int(size)
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.base.fields import THREADS
-from aaren_rl.base.files import check_outputs, write_json, write_whole
+from aaren_rl.base.files import check_writable, write_json, write_whole
 from aaren_rl.cli import Parser, import_registering, run
 
 from . import learning, memory, rollout, scan, steering, train
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    check_outputs({"--json": arguments.json, "--plot": arguments.plot})
+    check_writable("--json", arguments.json)
+    check_writable("--plot", arguments.plot)
     plot, form = arguments.plot, "" if arguments.plot is None else arguments.plot.suffix.lstrip(".").lower()
     if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # fail before minutes of measuring
         raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")

@@ -125,7 +125,6 @@ def test_options_that_do_not_go_together(tmp_path, capsys):
     run, cloned = save_run(tmp_path / "run"), save_run(tmp_path / "bc", agent="bc")
     conditioned = "no estimate of the maximum achievable return; bc is not conditioned on returns; leave it out"
     for arguments, message in (
-        ([run, "--json", tmp_path / "x.gif", "--video", tmp_path / "x.gif"], "--json, --video: both name "),
         ([cloned, "--target-return", "auto"], conditioned),
         ([run, "--target-return", "auto"], "give a number, or train it with --max-return-estimate"),
         ([run, "--env-id", ""], "--env-id: is empty; give the name of an environment"),

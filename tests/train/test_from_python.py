@@ -83,7 +83,7 @@ def test_what_a_callback_raises_ends_the_training(hopper_file, tmp_path):
         ({"updtaes": 3}, "updtaes: unknown setting; did you mean updates"),
         ({"env": None, "source": "auto"}, "--env is missing"),
         ({"env_kwargs": {"a": 1j}}, "env_kwargs: Object of type complex is not JSON"),
-        ({"env_kwargs": "{"}, "env_kwargs is not JSON"),
+        ({"env_kwargs": "{"}, "--env-kwargs is not JSON"),
         ({"threads": 0}, "threads: must be at least 1"),
         ({"device": "tpu"}, "--device 'tpu'"),
         ({"config": "nothing.yaml"}, "--config nothing.yaml"),
