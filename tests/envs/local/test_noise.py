@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import get_task, load_episodes, make_env
-from aaren_rl.envs.data.episodes import held_out, split
+from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.local import behavior
 from aaren_rl.envs.local.behavior import RECIPES, BehaviorPolicy, action_noise_variance, mode_returns, policy_rows
 from aaren_rl.policies.card import hold_out
@@ -61,7 +61,11 @@ def test_the_floor_of_the_held_out_error_is_that_of_the_held_out_steps(episodes)
 
 def test_only_a_whole_local_set_is_told_apart(episodes):
     cut = load_episodes(TASK.name, episodes.path, max_episode_steps=30)
-    for other in (split(episodes, 0.2, 0)[1], replace(episodes, source="file"), replace(cut, source="local")):
+    for other in (
+        episodes.take(held_out(len(episodes), 0.2, 0)),
+        replace(episodes, source="file"),
+        replace(cut, source="local"),
+    ):
         assert action_noise_variance(other) is None
 
 
