@@ -28,7 +28,7 @@ def module_of(command: str) -> str:
 
 
 def start(module: str, argv: Sequence[str] | None = None) -> int:
-    """Imports the module of a command, such as "aaren_rl.train", and runs its `main`; returns its exit code.
+    """Imports the module of a command, such as "aaren_rl.train.config", and runs its `main`; returns its exit code.
 
     An interrupt during its imports, which take seconds, prints no traceback.
     """

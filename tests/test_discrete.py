@@ -22,7 +22,7 @@ from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData
-from aaren_rl.train.trainer import Trainer, mean_error
+from aaren_rl.train.trainer import Trainer, action_loss
 
 TARGET = 100.0
 
@@ -53,7 +53,7 @@ def test_the_loss_is_the_cross_entropy_over_real_steps():
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     wanted = -np.log(np.take_along_axis(chances, actions[..., None], -1))[mask].mean()
     one_hot = torch.from_numpy(np.eye(3, dtype=np.float32)[actions])
-    found = mean_error(torch.from_numpy(logits), one_hot, torch.from_numpy(mask), discrete=True)
+    found = action_loss(torch.from_numpy(logits), one_hot, torch.from_numpy(mask), discrete=True)
     assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 

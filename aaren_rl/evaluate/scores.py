@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cli import aligned
-from ..envs.data.episodes import effective
+from ..envs.data.draws import effective
 from ..envs.tasks.table import Reference, is_d4rl_scale, normalized_score
 from ..policies.card import SOURCES, Origin, draws_words, return_words, target_words, weights_words
 

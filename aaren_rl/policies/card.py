@@ -16,7 +16,8 @@ import yaml
 from ..base.errors import DataError, UsageError, one_line
 from ..base.fields import AUTO, RETURN, read
 from ..base.files import read_small
-from ..envs.data.episodes import Episodes, draw_weights, held_out
+from ..envs.data.draws import draw_weights
+from ..envs.data.episodes import Episodes, held_out
 from ..envs.load import OF_THE_TABLE, load_task
 from ..envs.local.behavior import action_noise_variance
 from ..envs.tasks.spaces import checked_layout, flat_size

@@ -21,7 +21,8 @@ from ..agents.scan.rows import each, tensors
 from ..base.errors import DataError
 from ..base.fields import AUTO, RETURN_SCALE
 from ..envs.data import episodes as arrays
-from ..envs.data.episodes import Episodes, Statistics, draw_weights, effective, held_out
+from ..envs.data.draws import draw_weights, effective
+from ..envs.data.episodes import Episodes, Statistics, held_out
 from ..envs.load import load_task
 from ..envs.tasks.table import Reference, Task
 from ..policies.card import DRAWN, READING, HeldOut, hold_out, if_moved, return_words

@@ -35,7 +35,7 @@ RETURN_RECIPE = (1280, 3e-3, 1e-4)  # steps per gradient step, peak rate with co
 Found = tuple[Tensor, Tensor, Tensor]  # loss, gradient norm, mask
 
 
-def mean_error(
+def action_loss(
     predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None, *, discrete: bool = False
 ) -> Tensor:
     """The mean error of actions (B, T, A) over the steps where the bool `mask` (B, T) is True.
@@ -111,7 +111,7 @@ class Trainer:
         self._learn: Callable[[int], Found] = Graphs(self.learn, self.generator) if recorded else self.learn
 
     def fit_return_estimate(self) -> None:
-        """Fit the return estimate to the whole dataset, in steps of its own before the first. Raises NumericsError."""
+        """Fit the return estimate to all episodes drawn, in steps of its own before the first. Raises NumericsError."""
         if self.model.max_return_estimate is None or self.ema.max_return_estimate is None:
             return
         updates = min(RETURN_UPDATES, self.config.optimizer.updates)
@@ -158,7 +158,7 @@ class Trainer:
             begun = {"starts": batch.starts, "previous_action": batch.previous_action}
             actions, after = self._forward(*rows, before, **begun)
         count = None if batch is whole else whole.mask.sum()
-        loss = mean_error(actions, batch.actions, batch.mask, count, discrete=self.data.discrete)
+        loss = action_loss(actions, batch.actions, batch.mask, count, discrete=self.data.discrete)
         for parameter in self._parameters:  # same as zero_grad of the optimizer, in a tenth of its time
             parameter.grad = None
         # DDP averages the gradients of the ranks, but the losses must be summed.

@@ -45,7 +45,7 @@ ModelStep: TypeAlias = tuple[Tensor, Tensor, int | Tensor, Tensor | None]
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
 MAX_EXPECTILE = 0.995  # tau of the estimate of the maximum achievable return
 WIDTH = 128  # of its two hidden layers
-DRAWN = 100_000  # time steps at most
+MOST_TIMES = 100_000  # whose embeddings are drawn at the start, at most
 TrunkState: TypeAlias = tuple[State, ...]  # of every mixer
 
 
@@ -216,7 +216,7 @@ class DecisionModel(nn.Module):
             self.embed_timestep = nn.Embedding(config.max_timestep, width)
             self.embed_timestep.weight.data *= config.timestep_std  # nn.Embedding draws with a deviation of 1
         else:  # drawn all the same, so that the other weights of a seed are those of earlier versions
-            torch.randn(min(config.max_timestep, DRAWN), width)
+            torch.randn(min(config.max_timestep, MOST_TIMES), width)
         if not config.return_conditioned:
             nn.init.zeros_(self.embed_return.weight)
             self.embed_return.weight.requires_grad_(False)

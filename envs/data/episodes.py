@@ -20,8 +20,7 @@ from ...base.errors import ResourcesError
 from ...base.fields import FAR
 from ...base.files import cache_dir
 from ..tasks.spaces import Layout, rearranged
-
-Weights = npt.NDArray[np.float64]
+from .draws import Weights
 
 _STEPS = ("observations", "actions", "rewards")
 
@@ -328,12 +327,6 @@ def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.N
     return np.abs(mean) > FAR * std
 
 
-def best_of(returns: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.int64]:
-    """Which episodes have the highest `returns` (E,), a `fraction` of them and one at least, in rising order."""
-    count = max(1, round(fraction * len(returns)))
-    return np.sort(np.argsort(-returns, kind="stable")[:count])
-
-
 def join(parts: Sequence[Episode], **labels: Any) -> Episodes:
     """The dataset of episodes in their order, mapped where one of them is; `labels` are its other fields."""
 
@@ -356,62 +349,6 @@ def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     count = min(max(_LEAST_HELD_OUT, round(share * n_episodes)), n_episodes - 1)
     return np.sort(np.random.default_rng(seed).permutation(n_episodes)[:count])
-
-
-# How often each episode is drawn
-
-LEAST_EPISODES = 30  # effective ones, and steps: fewer overfit
-LEAST_STEPS = 20_000
-ALIKE = 0.1  # of the highest return: episodes whose returns differ by less are drawn about equally often
-# Quantiles of usual returns. What lies above them by more than they are apart counts as so far above: one giant return
-# must not make all others alike.
-USUAL = 0.05, 0.95
-HALVINGS = 60  # of the interval in which the width of the ramp is searched
-
-
-def draw_weights(returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], draws: str, share: float) -> Weights:
-    """A weight in [0, 1] for each episode, (E,), in proportion to which it is drawn.
-
-    The drawn distribution is the dataset: training contexts, normalization, the choice of a context and the held-out
-    error all follow it. On logs of several controllers a policy with a memory finds out from the history which of them
-    plays, and then plays as that one does, whatever return is asked for (Ortega et al. 2021, "Shaking the
-    foundations"). Where the episodes drawn are good, that does no harm. Weighting by return: Yue et al. 2022, "Boosting
-    Offline RL via Data Rebalancing", and Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory
-    Weighting".
-
-    "return": the weight rises linearly from 0 at some return to 1 at the highest. That return is chosen so that the
-    effective number of episodes is `share` of all, at least 30 episodes and 20,000 steps, and is at least a tenth below
-    the highest: so few or equally good episodes are all drawn. "best": the `share` with the highest returns, equally
-    often. "uniform": all, equally often.
-    """
-    weights = np.ones(len(returns))
-    if draws == "best":
-        weights[:] = 0
-        weights[best_of(returns, share)] = 1
-    wanted = len(returns) * max(share, LEAST_EPISODES / len(returns), LEAST_STEPS / lengths.sum())
-    if draws != "return" or wanted >= len(returns):
-        return weights
-    low, high = np.quantile(returns, USUAL)
-    capped = np.minimum(returns, high + (high - low)) if low < high else returns
-    below = capped - (top := capped.max())
-    span = -float(below.min())
-    narrow, wide = max(ALIKE * abs(float(top)), 1e-9 * span), 1e3 * span
-
-    def rising(width: float) -> Weights:
-        ramp: Weights = np.maximum(below + width, 0) / width
-        return ramp
-
-    if span == 0 or effective(rising(narrow)) >= wanted:
-        return rising(narrow) if span else weights
-    for _ in range(HALVINGS):
-        middle = float(np.sqrt(narrow * wide))
-        narrow, wide = (middle, wide) if effective(rising(middle)) < wanted else (narrow, middle)
-    return rising(wide)
-
-
-def effective(weights: Weights) -> float:
-    """The effective number of episodes drawn with these weights (E,): (sum w)^2 / sum w^2 (Kish 1965)."""
-    return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 # Arrays in memory or mapped from the disk

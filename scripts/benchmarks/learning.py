@@ -21,6 +21,7 @@ from aaren_rl.base.fields import COUNT, POSITIVE, SEED
 from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data import episodes as arrays
+from aaren_rl.envs.data.draws import draw_weights
 from aaren_rl.evaluate.play import action_error
 from aaren_rl.policies.card import MARKS, READING, HeldOut, hold_out
 from aaren_rl.policies.table import AGENTS, label, style
@@ -81,10 +82,10 @@ class Learner:
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         config = read_recipe(recipe, updates, seed)
-        if config.data.draws == "best":
-            training = training.take(arrays.best_of(training.returns, config.data.draw_share))
-        self.recipe, self.config = recipe, settle_context(config, float(training.lengths.mean()))
-        data = StepData(training, self.config.data.return_scale or D4RL_SCALE)
+        lengths, scale = training.lengths, config.data.return_scale or D4RL_SCALE
+        weights = draw_weights(training.returns, lengths, config.data.draws, config.data.draw_share)
+        self.recipe, self.config = recipe, settle_context(config, float(np.average(lengths, weights=weights)))
+        data = StepData(training, scale, weights=weights)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
         self.seconds, self.points = 0.0, list[Figures]()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from aaren_rl.train.data import Batch
-from aaren_rl.train.trainer import mean_error
+from aaren_rl.train.trainer import action_loss
 
 Predict = Callable[[Batch], Tensor]  # actions (B, T, A)
 Update = Callable[[], Tensor]  # returns the mask of its batch, False for padding
@@ -32,7 +32,7 @@ def make_update(
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
             predicted = predict(batch)
         optimizer.zero_grad(set_to_none=True)
-        mean_error(predicted, batch.actions, batch.mask).backward()
+        action_loss(predicted, batch.actions, batch.mask).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
         return batch.mask

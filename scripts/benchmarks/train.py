@@ -27,7 +27,7 @@ from aaren_rl.cli import Parser, choose_device
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.data import Batch, StepData, part
-from aaren_rl.train.trainer import Trainer, keep_freed_memory, mean_error, uses_bfloat16
+from aaren_rl.train.trainer import Trainer, action_loss, keep_freed_memory, uses_bfloat16
 
 from .harness import Figures, Work, in_turns, ratio, require, table
 from .machine import device_name
@@ -95,7 +95,7 @@ def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]
         fast.zero_grad()
         with torch.autocast(data.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             predicted = _forward(fast, batch)
-        mean_error(predicted, batch.actions, batch.mask).backward()
+        action_loss(predicted, batch.actions, batch.mask).backward()
         found[precision] = difference = _largest_difference(fast, slow)
         require(f"gradients in {precision} differ from the float64 reference", difference, TOLERANCES[precision])
     return found

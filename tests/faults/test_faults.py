@@ -242,12 +242,12 @@ def test_a_run_is_not_resumed_on_other_data(half, hopper_file, tmp_path, refused
 
 def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
     """Makes the loss of the update calls with these numbers, from 1, NaN."""
-    calls, right = count(1), training_module.mean_error
+    calls, right = count(1), training_module.action_loss
 
     def wrong(*given: Any, **options: Any) -> torch.Tensor:
         return right(*given, **options) * (torch.nan if next(calls) in updates else 1.0)
 
-    monkeypatch.setattr(training_module, "mean_error", wrong)
+    monkeypatch.setattr(training_module, "action_loss", wrong)
 
 
 @pytest.mark.faults

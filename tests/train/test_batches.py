@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from windows import LENGTHS, generator, make_data, make_episodes, sampler, stretches
 
 from aaren_rl.envs import Episodes
-from aaren_rl.envs.data.episodes import draw_weights, effective
+from aaren_rl.envs.data.draws import draw_weights, effective
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import DataConfig
 from aaren_rl.train.data import EpisodeSampler, StepData, WindowSampler, make_sampler

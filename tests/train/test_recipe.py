@@ -21,7 +21,8 @@ from aaren_rl.agents.model.decision import MAX_EXPECTILE
 from aaren_rl.base.errors import CheckpointError
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
-from aaren_rl.envs.data.episodes import best_of, held_out
+from aaren_rl.envs.data.draws import best_of
+from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.local.behavior import mode_returns
 from aaren_rl.evaluate import main as evaluate

@@ -11,7 +11,7 @@ from aaren_rl.train import run as run_module
 from aaren_rl.train.config import OptimizerConfig, build_config, make_config
 from aaren_rl.train.data import StepData
 from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, orthogonalize, rates_at
-from aaren_rl.train.trainer import Trainer, mean_error
+from aaren_rl.train.trainer import Trainer, action_loss
 
 SMALL = {
     "context": "mixed", "width": 16, "layers": 2, "heads": 2, "steps_per_update": 64, "updates": 8,
@@ -38,7 +38,7 @@ def test_the_loss_is_the_squared_error_over_real_steps():
     rng = np.random.default_rng(0)
     predicted, actions = rng.normal(size=(2, 2, 5, 3))
     mask = np.array([[True] * 5, [True, True, False, False, False]])
-    found = mean_error(*map(torch.from_numpy, (predicted, actions, mask)))
+    found = action_loss(*map(torch.from_numpy, (predicted, actions, mask)))
     assert float(found) == pytest.approx(np.square(predicted - actions).mean(-1)[mask].mean(), rel=1e-6)
 
 

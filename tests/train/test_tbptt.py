@@ -15,7 +15,7 @@ from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.decision import TrunkState
 from aaren_rl.train.config import DataConfig, RunConfig, build_config
 from aaren_rl.train.data import Batch, Carried, TbpttSampler, settle_context
-from aaren_rl.train.trainer import Trainer, mean_error
+from aaren_rl.train.trainer import Trainer, action_loss
 
 CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)
 LENGTH, ROWS = 6, 4
@@ -90,7 +90,7 @@ def test_the_trainer_goes_on_from_the_state_it_left():
     for state in (trainer.carried.state, None):
         with torch.no_grad():
             actions, _ = predict(trainer.model, b, state)
-        losses.append(mean_error(actions, b.actions, b.mask))
+        losses.append(action_loss(actions, b.actions, b.mask))
     loss, _ = trainer.step()
     torch.testing.assert_close(loss, losses[0], rtol=2e-6, atol=0)
     assert abs(losses[1] - loss) > 2e-5 * loss
