@@ -179,13 +179,13 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     env_id, seed, file = arguments.env_id, arguments.seed, arguments.out
     env = make_env(env_id, **kwargs)
     normalize = None if arguments.vec_normalize is None else load_normalize(arguments.vec_normalize)
-    models = [None if p == RANDOM else load_model(Path(p), device) for p in arguments.policy]
-    for path, model in zip(arguments.policy, models, strict=True):
+    models: list[BaseAlgorithm | None] = []
+    names = []
+    for path in arguments.policy:
+        model = None if path == RANDOM else load_model(Path(path), device)
         _check_fits(path, model, env)
-    names = [
-        "uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}"
-        for path, model in zip(arguments.policy, models, strict=True)
-    ]
+        models.append(model)
+        names.append("uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}")
     set_random_seed(seed)
     episodes = list[Episode]()
     for i, model in enumerate(models):

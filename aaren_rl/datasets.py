@@ -13,11 +13,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from .base.errors import DataError, UsageError, printable
 from .base.fields import COUNT
@@ -32,6 +34,7 @@ from .envs.tasks import table
 from .envs.tasks.table import BUILT_IN, TASKS, D4RLTask, LocalTask, Reference, find_task, get_task
 from .policies.card import SOURCES
 
+size_text = partial(tqdm.format_sizeof, suffix="B")  # 12.3MB
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
 _FAR_OUT = 10
 _SOME_ROWS = 100_000
@@ -275,14 +278,6 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
     names = ["min", *(f"q{q}" for q in _QUANTILES[1:-1]), "max"]
     quantiles = np.percentile(values, _QUANTILES).tolist()
     return {"mean": float(values.mean()), **dict(zip(names, quantiles, strict=True))}
-
-
-def size_text(n_bytes: int) -> str:
-    """A number of bytes in kB, MB or GB, as `ls -lh` would round it but with powers of ten."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:.1f} {unit}"
-    return f"{n_bytes} B"
 
 
 def format_description(d: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path, PurePath
 
 import yaml
@@ -29,30 +30,6 @@ from .policies.folder import load_policy, save_policy
 from .policies.table import label
 
 __all__ = ["save_pretrained"]
-
-MODEL_CARD = """\
----
-{header}
----
-
-# {title}
-
-```text
-{scores}
-```
-
-{made}
-
-```python
-from aaren_rl import load_policy
-
-policy = load_policy("this-folder")
-state = policy.initial_state(batch_size=1)
-action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)
-```
-
-`config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,7 +111,8 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
         "Target return": f"{target_words(card.target_return, '.15g')} by default",
         "Made with": ", ".join(f"{package} {version}" for package, version in card.versions.items()),
     }
-    return MODEL_CARD.format(
+    text = resources.files("aaren_rl.configs").joinpath("model_card.md").read_text(encoding="utf-8")
+    return text.format(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         title=f"{label(card.agent)} for {card.env}",
         scores=format_table(scores, speed=False) if scores else "No scores were recorded.",

@@ -54,27 +54,24 @@ _UNUSED = ("predict_return.", "predict_state.", "encoder.wte.", "encoder.wpe.")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
 
 
+# What cannot be imported otherwise. Where it is left out, it is so.
+_ONLY: dict[str, Any] = {"model_type": "decision_transformer", "action_tanh": True}
+_ONLY |= {"layer_norm_epsilon": 1e-5, "add_cross_attention": False}
+
+
 @dataclass(frozen=True)
 class _Config:
     """What we read of Hugging Face's configuration, with the defaults that it leaves out."""
 
-    model_type: str = ""
     n_head: int = 1
     resid_pdrop: float = 0.1
     activation_function: str = "relu"
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
-    action_tanh: bool = True
-    layer_norm_epsilon: float = 1e-5
-    add_cross_attention: bool = False
 
     def __post_init__(self) -> None:
         if self.activation_function not in _ACTIVATIONS:
             raise ValueError(f"activation_function is {self.activation_function!r}; only {' or '.join(_ACTIVATIONS)}")
-        only = {"model_type": "decision_transformer", "action_tanh": True, "layer_norm_epsilon": 1e-5}
-        for name, value in {**only, "add_cross_attention": False}.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; only {value} can be imported")
         if self.n_head < 1:
             raise ValueError(f"n_head is {self.n_head}; at least 1")
 
@@ -169,8 +166,10 @@ def import_model(folder: Path) -> DecisionModel:
     described = folder / "config.json"
     try:
         tree = json.loads(read_small(described))
+        if other := [name for name, value in _ONLY.items() if tree.get(name, value) != value]:
+            raise ValueError(f"{other[0]} is {tree[other[0]]!r}; only {_ONLY[other[0]]} can be imported")
         config = read(_Config, {name: tree[name] for name in tree if name in _Config.__annotations__})
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{described}: not readable: {one_line(error)}") from error
     tensors = load_tensors(folder / WEIGHTS)
     made: dict[str, Any] = {"heads": config.n_head, "dropout": config.resid_pdrop, "block": "pre-norm"}

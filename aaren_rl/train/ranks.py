@@ -122,18 +122,16 @@ class Ranks:
 ALONE = Ranks()
 
 
-def launched() -> int:
-    """The number of processes that torchrun started for this run. UsageError where its variables do not say so."""
-    size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
-    if not size.isdecimal() or int(size) < 1:
-        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; unset RANK and WORLD_SIZE, or use torchrun")
-    return int(size)
-
-
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
-    """Join the processes of this run by the variables of torchrun. Without them, this is the only process."""
-    if (size := launched()) == 1:
+    """Join the processes of this run by the variables of torchrun. Without them, this is the only process.
+
+    UsageError: they name no number of processes, or these do not meet.
+    """
+    given = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
+    if not given.isdecimal() or (size := int(given)) < 1:
+        raise UsageError(f"WORLD_SIZE={given}: not a number of processes; unset RANK and WORLD_SIZE, or use torchrun")
+    if size == 1:
         yield ALONE
         return
     # Both backends: NCCL for gradients on a GPU, Gloo for messages between the processes.

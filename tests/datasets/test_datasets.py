@@ -54,9 +54,9 @@ def test_list(folder, capsys):
     (folder / "minari" / "mujoco" / "hopper" / ".medium-v1.part" / "data").mkdir(parents=True)
     assert main(["list"]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
-    size = f"{(folder / D4RL).stat().st_size / 1000:.1f} kB"
+    size = f"{(folder / D4RL).stat().st_size / 1000:.1f}kB"
     assert f"{size}, pinned" in rows["hopper-medium"] and "can be made" in rows["hopper-medium"]
-    assert rows["hopper-medium"].endswith(" kB") and rows["hopper-expert"].endswith("not fetched")
+    assert rows["hopper-medium"].endswith("kB") and rows["hopper-expert"].endswith("not fetched")
     assert "no pin" in rows["ant-expert"] and rows["ant-full-replay"].endswith("-               not fetched")
     assert not any("medium-v1" in line for line in rows)
 
