@@ -230,12 +230,13 @@ def built_in() -> str:
     maze = {NO_GATE if row[0] == "decision-aaren" else row[0]: row for row in rows(text, "parameters")}
     far = text[text.index("fingertip to target") :].splitlines()[4:8]
     off = {line.split()[0]: re.sub(r"\s\[[^]]*\]", "", line).split()[9] for line in far}
-    off[NO_GATE] = off.pop("decision-aaren")
+    off[NO_GATE], off["decision-aaren"] = off["decision-aaren"], str(measured("reacher")["millimeters"])
     played = measured("positions")["mse_and_score"]
 
     def success(agent: str, length: str, column: int) -> str:
         if agent == agents[0]:
-            return str(gated["success"][length])
+            of_gate = f", {gated['seconds']}\N{NO-BREAK SPACE}s" if length == "1000" else ""
+            return f"{gated['success'][length]}{of_gate}"
         seconds = f", {maze[agent][8]}\N{NO-BREAK SPACE}s" if length == "1000" and maze[agent][8] != "-" else ""
         return maze[agent][column] + seconds
 
