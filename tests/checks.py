@@ -1,8 +1,12 @@
 """What tests of data hold episodes and errors to."""
 
+import copy
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
+import h5py
 import numpy as np
 import pytest
 
@@ -16,6 +20,32 @@ def columns(n: int, seen: int = 3, acted: int = 2, seed: int = 0) -> dict[str, n
     observations, actions = rng.standard_normal((n, seen)), rng.uniform(-1, 1, (n, acted))
     arrays = {"observations": observations, "actions": actions, "rewards": rng.standard_normal(n)}
     return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def hdf5(path: Path, columns: dict[str, Any], **attributes: Any) -> Path:
+    """A file of arrays by their names."""
+    with h5py.File(path, "w") as file:
+        for name, array in columns.items():
+            file[name] = array
+        file.attrs.update(attributes)
+    return path
+
+
+class Drawn(gym.Env[Any, Any]):
+    """Draws its observations. An episode ends itself after nine steps; a reward is minus the price."""
+
+    def __init__(self, seen: gym.Space[Any], acted: gym.Space[Any], price: float = 1.0) -> None:
+        self.observation_space, self.action_space, self.price = copy.deepcopy(seen), acted, price
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.observation_space.sample(), -self.price, self.time == 9, False, {}
 
 
 def same(one: Episodes, other: Episodes) -> None:

@@ -9,6 +9,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -51,6 +52,15 @@ def train_before(line: list[str], left: int = 0) -> None:
     jobs = _jobs(make_parser().parse_args(own, argparse.Namespace(settings=settings)))
     for job in jobs[: len(jobs) - left]:
         assert job.folder.exists() or run_training(job) == 0
+
+
+def scores(run: Path, options: str, file: Path) -> list[dict[str, Any]]:
+    """What an evaluation writes to a file."""
+    from aaren_rl.evaluate import main
+
+    assert main([str(run), *options.split(), "--json", str(file)]) == 0
+    found: list[dict[str, Any]] = json.loads(file.read_text())
+    return found
 
 
 def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from checks import fails
 from policies import CARTPOLE, make_discrete, make_discrete_card, play_cartpole, save_discrete_run, save_run
+from small_run import scores
 
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
@@ -100,13 +101,11 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout, episodes)
 
 @pytest.mark.slow
 def test_scores_of_a_run_and_of_its_file(run, file, tmp_path, capsys):
-    scores = []
-    for path, more in ((run, []), (run, ["--temperature", "2"]), (file, ["--temperature", "2"])):
-        assert evaluate([str(path), "--episodes", "3", "--json", str(tmp_path / "scores.json"), *more]) == 0
-        scores += json.loads((tmp_path / "scores.json").read_text())
-    returns = [score["returns"] for score in scores]
-    assert returns[0] != returns[1] == returns[2]
-    assert [score["temperature"] for score in scores] == [None, 2.0, 2.0]
+    played = []
+    for path, more in ((run, ""), (run, " --temperature 2"), (file, " --temperature 2")):
+        played += scores(path, f"--episodes 3{more}", tmp_path / "scores.json")
+    assert played[0]["returns"] != played[1]["returns"] == played[2]["returns"]
+    assert [score["temperature"] for score in played] == [None, 2.0, 2.0]
     assert "temperature 2" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from policies import ACTION, HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_policy, save_run
+from small_run import scores
 from synthetic import make_score
 
 from aaren_rl.base.errors import CheckpointError
@@ -42,9 +43,8 @@ def test_scores_are_read_as_they_were_written():
 
 def test_evaluate_needs_no_data_for_them(tmp_path, capsys):
     run = save_run(tmp_path, data_returns=DATA)
-    assert evaluate([str(run), "--episodes", "1", "--json", str(tmp_path / "scores.json")]) == 0
+    assert scores(run, "--episodes 1", tmp_path / "scores.json")[0]["data_returns"] == DATA
     assert LINE in capsys.readouterr().out
-    assert json.loads((tmp_path / "scores.json").read_text())[0]["data_returns"] == DATA
     # Of another environment the data say nothing.
     assert evaluate([str(run), "--episodes", "1", "--env-id", "Hopper-v5"]) == 0
     out = capsys.readouterr().out
@@ -55,10 +55,10 @@ def test_several_policies(tmp_path, capsys):
     both = [str(save_run(tmp_path / "one")), str(save_run(tmp_path / "other", seed=3, target_return=50.0))]
     files = ["--json", str(tmp_path / "scores.json")]
     assert evaluate([*both, "--episodes", "5", "--eval-seed", "7", *files]) == 0
-    scores = json.loads((tmp_path / "scores.json").read_text())
+    found = json.loads((tmp_path / "scores.json").read_text())
     keys = ("policy", "training_seed", "target_return")
-    assert [[score[key] for key in keys] for score in scores] == [[both[0], 0, 300.0], [both[1], 3, 50.0]]
-    for score in scores:
+    assert [[score[key] for key in keys] for score in found] == [[both[0], 0, 300.0], [both[1], 3, 50.0]]
+    for score in found:
         assert score["seed"] == 7 and len(score["returns"]) == len(score["lengths"]) == 5
         assert np.mean(score["lengths"]) == pytest.approx(score["length_mean"])
         normalized = normalized_score("hopper", score["returns"])
@@ -67,7 +67,7 @@ def test_several_policies(tmp_path, capsys):
         assert np.std(score["returns"]) == pytest.approx(score["return_std"]) and score["return_std"] > 0
     *_, table, legend = capsys.readouterr().out.rstrip().split("\n\n")
     assert "95% interval" in table and "do not cover other training seeds" in legend
-    for run, score in zip(both, scores, strict=True):
+    for run, score in zip(both, found, strict=True):
         (line,) = (line for line in table.splitlines() if line.startswith(run))
         low, high = map(float, line.split("[")[1].split("]")[0].split(", "))
         assert min(score["returns"]) - 0.1 <= low <= round(score["return_mean"], 1) <= high
@@ -77,7 +77,7 @@ def test_several_policies(tmp_path, capsys):
     assert evaluate([both[0], "--json", str(tmp_path)]) == 2
     assert evaluate([both[0], str(tmp_path / "gone"), "--episodes", "5", "--eval-seed", "7", *files]) == 4
     (only,) = json.loads((tmp_path / "scores.json").read_text())  # of the one that is there
-    assert only["returns"] == scores[0]["returns"]
+    assert only["returns"] == found[0]["returns"]
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,9 @@ def test_the_environment_is_made_before_the_held_out_error(trained_run, capsys, 
 
 
 def test_a_score_says_which_weights_it_is_of(trained_run, tmp_path):
-    asked: list[tuple[list[str], str]] = [([], "ema"), (["--weights", "raw"], "raw")]
-    for options, weights in asked:
-        file = tmp_path / f"{weights}.json"
-        assert evaluate([str(trained_run), "--episodes", "1", "--json", str(file), *options]) == 0
-        assert json.loads(file.read_text())[0]["weights"] == weights
+    for options, weights in (("", "ema"), ("--weights raw", "raw")):
+        (score,) = scores(trained_run, f"--episodes 1 {options}", tmp_path / "scores.json")
+        assert score["weights"] == weights
 
 
 LENGTHS = (7, 1, 12, 12, 5)

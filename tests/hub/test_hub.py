@@ -90,20 +90,12 @@ def test_scores_of_another_policy_are_refused(trained_run, scores_file, tmp_path
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize(
-    ("weights", "pins", "message"),
-    [(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", {}, "model.safetensors: not readable"),
-     (None, None, "damaged"), (None, {}, "head.bias")],
-)  # fmt: skip
-def test_bad_weights_are_refused_by_one_line(saved, weights, pins, message):
-    """A pickle, and weights of which one is missing, with the SHA-256 of the right ones and without."""
+def test_a_missing_weight_is_refused_by_one_line(saved):
+    """With the SHA-256 of the right ones, and without."""
     config, file = saved / "config.json", saved / "model.safetensors"
-    if weights is None:
-        save_file({name: tensor for name, tensor in load_file(file).items() if name != "head.bias"}, file)
-    else:
-        file.write_bytes(weights)
-    if pins is not None:
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"card_sha256": None, "sha256": pins}))
-    with pytest.raises(CheckpointError, match=message) as caught:
-        load_policy(saved)
-    assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
+    save_file({name: tensor for name, tensor in load_file(file).items() if name != "head.bias"}, file)
+    for message in ("damaged", "head.bias"):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            load_policy(saved)
+        assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"card_sha256": None, "sha256": {}}))

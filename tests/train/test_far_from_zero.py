@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from checks import hdf5
 from policies import OBSERVATION, make_card, make_policy, onnx_policy_of
 
 from aaren_rl import train_policy
@@ -75,11 +75,9 @@ def test_small_units_are_no_constants():
 
 @pytest.mark.parametrize("stored", [np.float64, np.int64])
 def test_a_file_keeps_its_digits(tmp_path, stored):
-    path, steps = tmp_path / "far.hdf5", 40
-    raw = (1.7e15 + 1e5 * RNG.normal(size=(steps, 2))).astype(stored)
-    with h5py.File(path, "w") as file:
-        file["observations"], file["actions"] = raw, np.zeros((steps, 1))
-        file["rewards"], file["terminals"] = np.zeros(steps), np.arange(steps) % 20 == 19
+    raw = (1.7e15 + 1e5 * RNG.normal(size=(40, 2))).astype(stored)
+    columns = {"actions": np.zeros((40, 1)), "rewards": np.zeros(40), "terminals": np.arange(40) % 20 == 19}
+    path = hdf5(tmp_path / "far.hdf5", {"observations": raw, **columns})
     assert np.array_equal(read_file(path).observations, raw.astype(np.float64))
 
 

@@ -1,9 +1,9 @@
 """Trainings on episodes of the program, and on several files and Minari ids at once."""
 
-import functools
 import json
 import re
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
-from checks import same
+from checks import Drawn, same
 from small_run import ROOT
 
 import aaren_rl
@@ -158,27 +158,17 @@ def test_the_code_on_the_front_page_runs(monkeypatch):
     """As pasted, with a small model."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^    import numpy.*?(?=\n\n\S)", text, re.DOTALL | re.MULTILINE)
-    monkeypatch.setattr(aaren_rl, "train_policy", functools.partial(train_policy, **SMALL), raising=False)
+    monkeypatch.setattr(aaren_rl, "train_policy", partial(train_policy, **SMALL), raising=False)
     found: dict[str, Any] = {}
     exec(textwrap.dedent(code), found)
     assert found["action"].shape == (1, 2) and np.isfinite(found["action"]).all()
 
 
-class Arm(gym.Env):
-    """A Dict of keyword arguments keeps their order, and Gymnasium flattens by it; a dict's keys are sorted."""
-
-    observation_space = gym.spaces.Dict(joint=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
-    action_space = gym.spaces.Box(-1, 1, (1,))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: np.ndarray) -> Any:
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
-gym.register("KeywordArm-v0", Arm, max_episode_steps=10)
+# A Dict of keyword arguments keeps their order, and Gymnasium flattens by it; a dict's keys are sorted.
+SEEN = gym.spaces.Dict(joint=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
+OTHER = gym.spaces.Dict(wrist=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
+for name, space in (("KeywordArm-v0", SEEN), ("Hand-v0", OTHER)):
+    gym.register(name, partial(Drawn, space, gym.spaces.Box(-1, 1, (1,))), max_episode_steps=10)
 
 
 def of_the_arm() -> Episodes:
@@ -214,13 +204,8 @@ def test_without_an_environment_the_parts_of_the_data_are_kept(capsys):
 
 
 def test_other_parts_and_other_arguments_are_refused():
-    class Hand(Arm):
-        observation_space = gym.spaces.Dict(wrist=gym.spaces.Box(-9, 9, (3,)), gps=gym.spaces.Box(-9, 9, (2,)))
-
-    gym.register("Hand-v0", Hand, max_episode_steps=10)
     with pytest.raises(DataError, match=r"have the parts gps \(2\), joint \(3\), not wrist \(3\), gps \(2\)"):
         train_policy("hand", episodes=of_the_arm(), env_id="Hand-v0", **SMALL)
-    gym.registry.pop("Hand-v0")
     with pytest.raises(UsageError, match="end_flags: is no argument"):
         Episodes.from_arrays([[0.0]], [[0.0]], [0.0], end_flags=[1])
 

@@ -1,6 +1,7 @@
 """Observations that are no vectors, no bounds and no time limit: trainings, and acting on what an environment gives."""
 
 import json
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +9,8 @@ import h5py
 import minari_sets
 import numpy as np
 import pytest
+from checks import Drawn, hdf5
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from policies import onnx_policy_of
 
@@ -22,37 +25,17 @@ ROOMS = {**SMALL, "env_id": "Rooms-v0"}
 SEEN = Dict(place=Box(-1, 1, (2, 2)), room=Discrete(3, start=1))
 
 
-class Rooms(gym.Env):
-    """Two actions without bounds; an episode ends after nine steps, which no time limit says."""
-
-    observation_space, action_space = SEEN, Box(-np.inf, np.inf, (2,))
-
-    def __init__(self, price: float = 1.0) -> None:
-        self.price = price
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        self.time = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self.observation_space.sample(), -self.price, self.time == 9, False, {}
-
-
 @pytest.fixture
 def file(tmp_path, monkeypatch) -> Any:
     """90 steps as the environment gives them, a dataset for each key; actions from -3 to 5."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    gym.register("Rooms-v0", Rooms, disable_env_checker=True)
+    rooms = partial(Drawn, SEEN, Box(-np.inf, np.inf, (2,)))  # without bounds and without a time limit
+    monkeypatch.setitem(gym.registry, "Rooms-v0", EnvSpec("Rooms-v0", rooms, disable_env_checker=True))
     rng, n = np.random.default_rng(0), 90
-    with h5py.File(tmp_path / "rooms.hdf5", "w") as made:
-        made["observations/place"], made["observations/room"] = rng.uniform(-1, 1, (n, 2, 2)), rng.integers(1, 4, n)
-        made["actions"] = np.linspace([-3.0, 0], [5.0, 1], n)
-        made["rewards"], made["terminals"] = np.ones(n), np.arange(n) % 9 == 8
-    yield tmp_path / "rooms.hdf5"
-    del gym.registry["Rooms-v0"]
+    seen = {"observations/place": rng.uniform(-1, 1, (n, 2, 2)), "observations/room": rng.integers(1, 4, n)}
+    actions = np.linspace([-3.0, 0], [5.0, 1], n)
+    rest = {"actions": actions, "rewards": np.ones(n), "terminals": np.arange(n) % 9 == 8}
+    return hdf5(tmp_path / "rooms.hdf5", seen | rest)
 
 
 def test_a_policy_acts_on_what_its_environment_gives(file, tmp_path):
@@ -113,46 +96,33 @@ def test_minaris_evaluation_environment_is_played(file, tmp_path):
 GRID = Dict(image=Box(0, 255, (7, 7, 3), np.uint8), direction=Discrete(4), mission=Text(9))  # as MiniGrid's
 
 
-class Symbols(Rooms):
-    """Four actions; an episode of nine steps. Observations are those of benchmarks of memory."""
-
-    action_space = Discrete(4)
-
-    def __init__(self, space: str) -> None:
-        super().__init__()
-        pair = {"Tuple": Tuple([Discrete(2), Discrete(4)]), "MultiDiscrete": MultiDiscrete([2, 3])}
-        self.observation_space = {"Discrete": Discrete(4), "Dict": GRID, **pair}[space]
+SYMBOLS = {"Discrete": Discrete(4), "Tuple": Tuple([Discrete(2), Discrete(4)]), "MultiDiscrete": MultiDiscrete([2, 3])}
+SPACES = {**SYMBOLS, "Dict": GRID}  # as benchmarks of memory have them
 
 
 @pytest.mark.parametrize(("space", "size"), [("Discrete", 4), ("Tuple", 6), ("MultiDiscrete", 5), ("Dict", 151)])
-def test_symbols_and_small_grids_are_read_and_played(space, size, tmp_path):
+def test_symbols_and_small_grids_are_read_and_played(space, size, tmp_path, monkeypatch):
     """A grid of 7 x 7 x 3 is no image; a text beside it is left out by the keys of the others."""
-    gym.register("Symbols-v0", Symbols, disable_env_checker=True)
-    try:
-        env, rng = gym.make("Symbols-v0", space=space), np.random.default_rng(0)
-        seen = [env.reset(seed=seed)[0] for seed in range(45)]
-        keys: dict[str, Any] = {"observation_keys": ["direction", "image"]} if space == "Dict" else {}
-        with h5py.File(tmp_path / "symbols.hdf5", "w") as made:
-            if space == "Dict":
-                for key in keys["observation_keys"]:
-                    made[f"observations/{key}"] = np.stack([one[key] for one in seen])
-            elif space == "Tuple":
-                for i in range(2):
-                    made[f"observations/_index_{i}"] = np.array([one[i] for one in seen])
-            else:
-                made["observations"] = np.stack(seen)
-            made["actions"], made["rewards"] = rng.integers(4, size=45), np.ones(45)
-            made["terminals"] = np.arange(45) % 9 == 8
-        source, how = str(tmp_path / "symbols.hdf5"), {"env_id": "Symbols-v0", "env_kwargs": {"space": space}, **keys}
-        policy = train_policy("symbols", source=source, out=tmp_path, **how, **SMALL).policy
-        parts = {key: seen[0][key] for key in keys["observation_keys"]} if keys else seen[0]
-        observed = Dict({key: GRID[key] for key in ("image", "direction")}) if keys else env.observation_space
-        flat = gym.spaces.flatten(observed, parts)[None]
-        assert policy.card.model["observation_dim"] == size == flat.shape[1]
-        batch = [parts] if space == "Tuple" else np.array([parts])
-        if keys:
-            batch = {key: part[None] for key, part in parts.items()}
-        acts = [policy.logits(one, np.zeros(1), policy.initial_state(1, 9.0))[0] for one in (flat, batch)]
-        np.testing.assert_array_equal(*acts)
-    finally:
-        del gym.registry["Symbols-v0"]
+    spec = EnvSpec("Symbols-v0", lambda space: Drawn(SPACES[space], Discrete(4)), disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, "Symbols-v0", spec)
+    env, rng = gym.make("Symbols-v0", space=space), np.random.default_rng(0)
+    seen = [env.reset(seed=seed)[0] for seed in range(45)]
+    keys: dict[str, Any] = {"observation_keys": ["direction", "image"]} if space == "Dict" else {}
+    if keys:
+        columns = {f"observations/{key}": np.stack([one[key] for one in seen]) for key in keys["observation_keys"]}
+    elif space == "Tuple":
+        columns = {f"observations/_index_{i}": np.array([one[i] for one in seen]) for i in range(2)}
+    else:
+        columns = {"observations": np.stack(seen)}
+    columns |= {"actions": rng.integers(4, size=45), "rewards": np.ones(45), "terminals": np.arange(45) % 9 == 8}
+    source, how = str(hdf5(tmp_path / "symbols.hdf5", columns)), {"env_kwargs": {"space": space}, **keys}
+    policy = train_policy("symbols", source=source, env_id="Symbols-v0", out=tmp_path, **how, **SMALL).policy
+    parts = {key: seen[0][key] for key in keys["observation_keys"]} if keys else seen[0]
+    observed = Dict({key: GRID[key] for key in ("image", "direction")}) if keys else env.observation_space
+    flat = gym.spaces.flatten(observed, parts)[None]
+    assert policy.card.model["observation_dim"] == size == flat.shape[1]
+    batch = [parts] if space == "Tuple" else np.array([parts])
+    if keys:
+        batch = {key: part[None] for key, part in parts.items()}
+    acts = [policy.logits(one, np.zeros(1), policy.initial_state(1, 9.0))[0] for one in (flat, batch)]
+    np.testing.assert_array_equal(*acts)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_run import quick, records
+from small_run import quick, records, scores
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ReturnEstimate
@@ -39,12 +39,6 @@ from aaren_rl.train.trainer import fit_return
 def trained(tmp_path_factory, hopper_file) -> Path:
     """A run of 6 updates that asks for the maximum achievable return."""
     return quick(tmp_path_factory.mktemp("runs"), hopper_file, "--target-return auto")
-
-
-def scores(run: Path, options: str, file: Path) -> list[dict[str, Any]]:
-    assert evaluate([str(run), *options.split(), "--json", str(file)]) == 0
-    found: list[dict[str, Any]] = json.loads(file.read_text())
-    return found
 
 
 def test_every_evaluation_measures_imitation(trained, hopper_file, tmp_path, capsys):

@@ -1,6 +1,5 @@
 """The main job end to end, at a size that takes seconds: train, resume, evaluate, and what is refused."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,11 +11,10 @@ import pytest
 import torch
 from checks import fails
 from safetensors.torch import load_file
-from small_run import arguments, folder, quick, records, wait_for_updates
+from small_run import arguments, folder, quick, records, scores, wait_for_updates
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
-from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config
@@ -162,11 +160,10 @@ def test_a_signal_saves_and_leaves(hopper_file, tmp_path, number, code):
 @pytest.mark.parametrize("agent", TRAINED[:2])
 def test_every_rollout_of_every_agent(trained, tmp_path, agent, capsys):
     """One that training did not prepare for is noted."""
-    returns, file = [], tmp_path / "scores.json"
+    returns = []
     for mode in ("window", "staggered", "recurrent"):
-        asked = ["--episodes", "2", "--rollout", mode, "--rollout-context", "4", "--json", str(file)]
-        assert evaluate([str(folder(trained, agent)), *asked]) == 0
-        (score,) = json.loads(file.read_text())
+        asked = f"--episodes 2 --rollout {mode} --rollout-context 4"
+        (score,) = scores(folder(trained, agent), asked, tmp_path / "scores.json")
         assert (score["rollout"], score["rollout_context"]) == (mode, 4)
         returns.append(score["returns"])
     assert returns[0] != returns[-1]  # episodes last longer than 4 steps

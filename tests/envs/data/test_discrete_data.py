@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import h5py
 import numpy as np
 import pytest
-from checks import columns, refused, same
+from checks import columns, hdf5, refused, same
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from minari_sets import small
@@ -74,9 +73,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 
 def save(path: Path, **changes: Any) -> Path:
-    with h5py.File(path, "w") as file:
-        file.update(arrays(**changes))
-    return path
+    return hdf5(path, arrays(**changes))
 
 
 def discrete(seed: int = 0) -> Episodes:

@@ -11,6 +11,7 @@ import checks
 import h5py
 import numpy as np
 import pytest
+from checks import hdf5
 
 from aaren_rl.envs import DataError, Episodes, UsageError
 from aaren_rl.envs.data import files, rules
@@ -29,13 +30,6 @@ def steps(**changes: Any) -> dict[str, Any]:
 
 def flagged(**changes: Any) -> dict[str, Any]:
     return steps(**({"terminals": DEAD, "timeouts": CUT} | changes))
-
-
-def hdf5(path: Path, columns: dict[str, Any]) -> Path:
-    with h5py.File(path, "w") as file:
-        for key, value in columns.items():
-            file[key] = value
-    return path
 
 
 def npz(path: Path, columns: dict[str, Any]) -> Path:

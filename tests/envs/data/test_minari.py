@@ -210,7 +210,6 @@ def test_an_environment_of_your_own(tmp_path, monkeypatch):
     refused("Mine-v0", "inverted_pendulum_v5:InvertedPendulumEnv", "not imported", "--register")
 
 
-@pytest.mark.faults
 def test_written_datasets_are_read_by_minari_and_here(tmp_path):
     import minari
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import checks
 import gymnasium as gym
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -162,9 +161,8 @@ def refused(call: Callable[[], object], part: str) -> None:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_bad_columns(name, tmp_path):
     """In a file; in memory they go the same way."""
-    with h5py.File(tmp_path / "set.hdf5", "w") as file:
-        file.update(columns(name))
-    refused(lambda: read_file(tmp_path / "set.hdf5"), COLUMNS[name][1])
+    path = checks.hdf5(tmp_path / "set.hdf5", columns(name))
+    refused(lambda: read_file(path), COLUMNS[name][1])
 
 
 class Liar:

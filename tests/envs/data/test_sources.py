@@ -1,7 +1,6 @@
 """From a name and a source to episodes, and what is refused on the way."""
 
 import checks
-import h5py
 import numpy as np
 import pytest
 
@@ -11,13 +10,8 @@ pytestmark = pytest.mark.usefixtures("places")
 
 
 def save(path, n=20, **attrs):
-    with h5py.File(path, "w") as file:
-        file["observations"] = np.zeros((n, 11), np.float32)
-        file["actions"] = np.zeros((n, 3), np.float32)
-        file["rewards"] = np.ones(n, np.float32)
-        file["timeouts"] = np.arange(1, n + 1) % (10 if n == 20 else n) == 0
-        file.attrs.update(attrs)
-    return path
+    ends = np.arange(1, n + 1) % (10 if n == 20 else n) == 0
+    return checks.hdf5(path, {**checks.columns(n, 11, 3), "timeouts": ends}, **attrs)
 
 
 def refused(error, *parts, name="hopper-medium", source="auto", **options):

@@ -1,6 +1,5 @@
 """Rollouts of a small policy in MuJoCo; recorded, they are Minari datasets, which give the same episodes again."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +11,7 @@ import torch
 from checks import replayed, same
 from gymnasium.envs.registration import EnvSpec
 from policies import HOPPER, plain_policy
+from small_run import scores
 
 from aaren_rl.envs import SimulationError, make_env, simulation
 from aaren_rl.envs.data.minari import read_minari
@@ -220,11 +220,11 @@ def test_minari_opens_the_recorded_dataset(trained_run, tmp_path, monkeypatch, c
     import minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    arguments = [str(trained_run), "--episodes", "2", "--target-return", "3600", "1800", "--record-minari", ID]
-    assert evaluate([*arguments, "--json", str(tmp_path / "scores.json")]) == 0
+    asked = f"--episodes 2 --target-return 3600 1800 --record-minari {ID}"
+    played = scores(trained_run, asked, tmp_path / "scores.json")
     assert f"minari:{ID}" in capsys.readouterr().out
     data = minari.load_dataset(ID)
-    returns = [r for score in json.loads((tmp_path / "scores.json").read_text()) for r in score["returns"]]
+    returns = [r for score in played for r in score["returns"]]
     assert data.recover_environment().spec.id == HOPPER
     for episode, total in zip(data.iterate_episodes(), returns, strict=True):
         assert episode.rewards.sum() == pytest.approx(total, rel=1e-6)

@@ -1,7 +1,6 @@
 """Built-in tasks: their names, their data, their environments, and a policy of one that is scored on another."""
 
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from small_run import scores
 
 from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import BUILT_IN, UnknownTaskError, UsageError, get_task, load_episodes, load_task, make_env
@@ -115,10 +115,7 @@ def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     card = read_card(folder)
     assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
     assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
-    file = tmp_path / "scores.json"
-    asked = ["--env", "tmaze-7", "--episodes", "3", "--json", str(file), "--held-out"]
-    assert evaluate([str(folder), *asked]) == 0
-    (score,) = json.loads(file.read_text())
+    (score,) = scores(folder, "--env tmaze-7 --episodes 3 --held-out", tmp_path / "scores.json")
     assert (score["env"], score["dataset"], score["lengths"]) == ("tmaze-7", "tmaze", [7, 7, 7])
     assert score["target_return"] == 0.5  # as in training
     assert score["reference"] == "success in percent, chance is 50" and score["data_returns"] == card.data_returns

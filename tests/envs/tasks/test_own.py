@@ -1,6 +1,5 @@
 """Data of environments outside the table: sizes, bounds and scores come from the environment and the user."""
 
-import json
 import os
 import re
 import shutil
@@ -15,15 +14,14 @@ import pytest
 import torch
 from checks import fails
 from gymnasium.envs.registration import EnvSpec
+from small_run import scores
 
 from aaren_rl import load_policy
-from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
 from aaren_rl.envs.data.episodes import join
 from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.envs.simulation import play_episode
 from aaren_rl.envs.tasks.environment import own_task
-from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData
@@ -52,21 +50,6 @@ def test_the_task_is_the_environments(pendulum):
     index, mask = torch.arange(400).unsqueeze(0), torch.ones(1, 400, dtype=torch.bool)
     data = StepData(episodes, 1.0, action_low=-2.0, action_high=6.0)
     np.testing.assert_allclose(data.rows(index, mask).actions[0], (episodes.actions[:400] - 2) / 4, atol=1e-6)
-
-
-@pytest.mark.parametrize("rollout", ["recurrent", "staggered", "window"])
-def test_a_policy_of_other_units_is_the_same_policy(rollout):
-    """The same weights in units of [-2, 6] and in [-1, 1]: actions differ by the units alone, step after step."""
-    torch.manual_seed(0)
-    model = DecisionModel(ModelConfig(3, 2, "aaren", 16, 2, 2, 0.0, 50))
-    scale = (torch.zeros(3), torch.ones(3), 1.0, rollout, 4)
-    unit, own = Policy(model, *scale), Policy(model, *scale, torch.tensor([-2.0, -3.0]), torch.tensor([6.0, 3.0]))
-    a, b = unit.initial_state(1, 5.0), own.initial_state(1, 5.0)
-    for observation in np.random.default_rng(0).standard_normal((12, 1, 3)).astype(np.float32):
-        small, a = unit.act(observation, np.zeros(1, np.float32), a)
-        large, b = own.act(observation, np.zeros(1, np.float32), b)
-        np.testing.assert_allclose(large, np.array([2.0, 0.0]) + np.array([4.0, 3.0]) * small, atol=1e-5)
-        np.testing.assert_array_equal(large, b.previous_action)
 
 
 class Scaled(gym.Wrapper):
@@ -114,12 +97,6 @@ def test_other_units_are_told_column_by_column(pendulum, kwargs, said, monkeypat
     assert not any("units" in note for note in load_task("mine", pendulum, env_id="Pendulum-v1")[1].notes)
 
 
-def score_of(run, tmp_path):
-    scores = tmp_path / "scores.json"
-    assert evaluate([str(run), "--episodes", "2", "--json", str(scores)]) == 0
-    return json.loads(scores.read_text())[0]
-
-
 def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
     trained_on = []
 
@@ -138,12 +115,13 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
     card = read_card(run)
     assert (card.horizon, card.action_high, card.reference, card.target_return) == (200, [2.0], None, -200.0)
     assert "normalized" not in (run / "metrics.jsonl").read_text()
-    score = score_of(run, tmp_path)
+    (score,) = scores(run, "--episodes 2", tmp_path / "scores.json")
     assert score["normalized_score_mean"] is None and score["length_mean"] == 200 and score["return_mean"] < 0
     references = ["--env", "swing", "--ref-min-score", "-1200", "--ref-max-score", "-150"]
     assert train([*own, *SMALL, *SCORED, *references]) == 0
     assert "given by the user" in capsys.readouterr().out
-    score = score_of(tmp_path / "swing" / "decision-aaren" / "seed0", tmp_path)
+    run = tmp_path / "swing" / "decision-aaren" / "seed0"
+    (score,) = scores(run, "--episodes 2", tmp_path / "scores.json")
     expected = normalized_score(Reference("", -1200.0, -150.0), score["return_mean"])
     assert score["normalized_score_mean"] == pytest.approx(expected)
 

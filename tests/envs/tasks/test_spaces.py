@@ -6,6 +6,7 @@ from collections import OrderedDict
 import gymnasium as gym
 import numpy as np
 import pytest
+from checks import Drawn
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
@@ -122,13 +123,6 @@ def test_descriptions_that_are_none_are_refused():
             checked_layout(tree)
 
 
-class Acted(gym.Env):
-    observation_space = Box(-1, 1, (2,))
-
-    def __init__(self, space: gym.Space) -> None:
-        self.action_space = space
-
-
 @pytest.mark.parametrize(
     ("space", "message"),
     [
@@ -142,7 +136,7 @@ class Acted(gym.Env):
     ids=str,
 )
 def test_actions_that_are_refused(space, message, monkeypatch):
-    acted = EnvSpec("Acted-v0", lambda: Acted(space), max_episode_steps=9, disable_env_checker=True)
+    acted = EnvSpec("Acted-v0", lambda: Drawn(PAIR, space), max_episode_steps=9, disable_env_checker=True)
     monkeypatch.setitem(gym.registry, "Acted-v0", acted)
     with pytest.raises(UsageError, match=message) as error:
         own_task("acted", "Acted-v0")
