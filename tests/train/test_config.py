@@ -146,11 +146,12 @@ def test_the_grids_of_table_1(tmp_path):
     """The paper's, and the same sets with more baselines."""
     paper, local = read_grid("paper"), read_grid(str(CONFIGS / "local" / "table1.yaml"))
     assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
-    for grid, count in ((paper, 12 * 2 * 5), (local, 12 * 5 * 3)):
-        cells = grid.requests(tmp_path)
+    assert len(paper.envs) == 12
+    for grid, count in ((paper, 2 * 2 * 5), (local, 2 * 5 * 3)):
+        cells = dataclasses.replace(grid, envs=grid.envs[:2]).requests(tmp_path)
         assert len(cells) == count == len({cell.folder for cell in cells})
     # A sweep that is stopped early has every dataset and agent.
-    assert [cell.folder.name for cell in cells[: 12 * 5]] == ["seed0"] * 60
+    assert [cell.folder.name for cell in cells[: 2 * 5]] == ["seed0"] * 10
     assert all((cell.config.data.draws == "best") == (cell.config.agent == "bc-top10") for cell in cells)
     assert {cell.config.data.source for cell in cells} == {"local"}
 
