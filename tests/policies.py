@@ -10,7 +10,6 @@ import torch
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy, ReturnRange
 from aaren_rl.agents.model.decision import Scaling
 from aaren_rl.agents.policy.base import BasePolicy
-from aaren_rl.envs import Episodes, make_env
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.policies.folder import save_policy
@@ -163,29 +162,3 @@ def save_discrete_run(folder: Path, observation: int = 4, **changes: Any) -> Pat
     model = make_discrete_model(observation=observation)
     save_policy(folder / "policy", make_discrete_card(model, **changes), {"ema": model.state_dict()})
     return folder
-
-
-def play_cartpole(episodes: int = 40, seed: int = 0) -> Episodes:
-    """Data of a behavior that mostly pushes against the pole's fall."""
-    env, rng = make_env(CARTPOLE), np.random.default_rng(seed)
-    observations, actions, lengths = [], [], []
-    for number in range(episodes):
-        observation, ended, length = env.reset(seed=number)[0], False, 0
-        while not ended:
-            good = int(observation[2] + 0.5 * observation[3] > 0)
-            action = good if rng.random() < 0.8 else 1 - good
-            observations.append(observation)
-            actions.append(action)
-            observation, _, terminated, cut, _ = env.step(action)
-            ended, length = terminated or cut, length + 1
-        lengths.append(length)
-    env.close()
-    return Episodes(
-        observations=np.array(observations, np.float32),
-        actions=np.array(actions, np.int64),
-        rewards=np.ones(len(actions), np.float32),
-        offsets=np.cumsum([0, *lengths]).astype(np.int64),
-        terminated=np.ones(episodes, bool),
-        dataset="cartpole",
-        env_id=CARTPOLE,
-    )

@@ -14,6 +14,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 
+SMALL: dict[str, Any] = {
+    "width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "threads": 1, "steps_per_update": 160,
+    "eval_episodes": 1, "final_episodes": 1,
+}  # fmt: skip
+
+
+def typed(settings: dict[str, Any]) -> list[str]:
+    """Settings as words of a command line."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+
+
 def load_script(name: str) -> ModuleType:
     """A file of scripts/, which has no suffix, as a module."""
     loader = SourceFileLoader(name, str(ROOT / "scripts" / name))

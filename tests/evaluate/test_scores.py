@@ -8,7 +8,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from policies import ACTION, HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_policy, save_run
+from minari_sets import small
+from policies import HIGH, LOW, MEAN, SCALE, STD, make_policy, save_run
 from small_run import scores
 from synthetic import make_score
 
@@ -152,16 +153,9 @@ LENGTHS = (7, 1, 12, 12, 5)
 
 @pytest.fixture
 def episodes() -> Episodes:
-    rng = np.random.default_rng(0)
-    steps = sum(LENGTHS)
-    low, high = LOW.numpy(), HIGH.numpy()
-    return Episodes(
-        observations=rng.standard_normal((steps, OBSERVATION)).astype(np.float32),
-        actions=rng.uniform(low, high, (steps, ACTION)).astype(np.float32),
-        rewards=rng.standard_normal(steps).astype(np.float32),
-        offsets=np.cumsum((0, *LENGTHS)).astype(np.int64),
-        terminated=np.ones(len(LENGTHS), bool),
-    )
+    made = small(lengths=LENGTHS)
+    middle, half = (HIGH + LOW).numpy() / 2, (HIGH - LOW).numpy() / 2
+    return dataclasses.replace(made, actions=middle + half * made.actions)
 
 
 def expected(policy, episodes: Episodes, context: int | None) -> list[float]:

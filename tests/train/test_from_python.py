@@ -4,27 +4,23 @@ import json
 import shutil
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-import numpy as np
 import pytest
+import small_run
 import torch
 import yaml
+from minari_sets import small as small_set
 from safetensors.torch import load_file
-from small_run import records
+from small_run import records, typed
 
 from aaren_rl import load_policy, train_policy
 from aaren_rl.base.errors import AarenRLError
-from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import main as train
 
-SMALL: dict[str, Any] = {
-    "env": "hopper-medium", "width": 16, "layers": 1, "heads": 2, "updates": 4, "warmup_updates": 1, "threads": 1,
-    "steps_per_update": 160, "eval_every": 2, "eval_episodes": 1, "final_episodes": 1, "dropout": 0.0,
-}  # fmt: skip
+SMALL = {**small_run.SMALL, "env": "hopper-medium", "updates": 4, "eval_every": 2, "dropout": 0.0}
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -51,9 +47,8 @@ def test_a_run_from_python_is_the_commands(hopper_file, small, tmp_path):
     for tag, curve in result.metrics.items():
         assert curve == [(update, values[tag]) for update, values in logged if tag in values]
     assert result.policy.card == load_policy(path).card and result.policy is result.policy
-    typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     own = ["--config", str(path / "config.yaml"), "--threads=1"]  # the run's file is as good
-    for given, out in ((typed, tmp_path / "typed"), (own, tmp_path / "own")):
+    for given, out in ((typed(settings), tmp_path / "typed"), (own, tmp_path / "own")):
         assert train([*given, f"--out={out}"]) == 0
         other = out / "hopper-medium" / "decision-aaren" / "seed0"
         assert (other / "config.yaml").read_bytes() == (path / "config.yaml").read_bytes()
@@ -167,12 +162,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file, small, tmp_path):
 
 def test_the_context_does_not_depend_on_the_episodes_that_a_seed_holds_out(tmp_path):
     """Episodes are whole up to a mean of 160 / 1.5 steps. The mean of all is 106.5, that of the trained ones varies."""
-    lengths, rng = [50, 163] * 20, np.random.default_rng(0)
-    steps = sum(lengths)
-    arrays = (rng.normal(size=(steps, size)).astype(np.float32) for size in (11, 3))
-    observations, actions = next(arrays), next(arrays).clip(-1, 1)
-    rewards, offsets = np.ones(steps, np.float32), np.cumsum([0, *lengths])
-    episodes = Episodes(observations, actions, rewards, offsets, np.ones(40, bool))
+    episodes = small_set(lengths=[50, 163] * 20)
     write_hdf5(tmp_path / "data.hdf5", episodes, {})
     means = [np.delete(episodes.lengths, held_out(len(episodes), 0.3, seed)).mean() for seed in range(2)]
     assert min(means) < 160 / 1.5 < max(means)

@@ -9,11 +9,13 @@ from typing import Any
 
 import gymnasium as gym
 import h5py
+import minari_sets
 import numpy as np
 import pytest
+import small_run
 import yaml
 from checks import Drawn, same
-from small_run import ROOT
+from small_run import ROOT, typed
 
 import aaren_rl
 from aaren_rl import Episodes, load_policy, train_policy
@@ -25,12 +27,8 @@ from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.card import all_episodes
 from aaren_rl.train.config import main as train
 
-SMALL: dict[str, Any] = {
-    "width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "threads": 1, "steps_per_update": 160,
-    "eval_episodes": 1, "final_episodes": 1, "max_return_estimate": False,
-}  # fmt: skip
-TYPED = ["--width=16", "--layers=1", "--heads=2", "--warmup-updates=1", "--threads=1", "--steps-per-update=160",
-         "--final-episodes=1", "--no-max-return-estimate"]  # fmt: skip
+SMALL = {**small_run.SMALL, "max_return_estimate": False}
+TYPED = [*typed(small_run.SMALL), "--no-max-return-estimate"]
 
 
 def made(seed: int = 0, episodes: int = 45, **labels: Any) -> Episodes:
@@ -221,10 +219,9 @@ def test_parts_are_in_order_by_way_of_minari(tmp_path):
             flat = group["observations"][()]
             del group["observations"]
             group["observations/joint"], group["observations/gps"] = flat[:, :3], flat[:, 3:]
-    metadata = json.loads((data / "metadata.json").read_text())
     boxes = {name: {"type": "Box", "shape": [size], "dtype": "float32"} for name, size in (("gps", 2), ("joint", 3))}
-    metadata["observation_space"] = json.dumps({"type": "Dict", "subspaces": boxes})
-    (data / "metadata.json").write_text(json.dumps(metadata))
+    with minari_sets.metadata(data) as values:
+        values["observation_space"] = json.dumps({"type": "Dict", "subspaces": boxes})
     (data / "main_data.hdf5.sha256").unlink(missing_ok=True)
     task, episodes = load_task("arm", "minari:my/arm-v0", env_id="KeywordArm-v0")
     means.append(np.round(episodes.observations.mean(axis=0)).tolist())

@@ -1,6 +1,5 @@
 """Observations that are no vectors, no bounds and no time limit: trainings, and acting on what an environment gives."""
 
-import json
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from checks import Drawn, hdf5
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from policies import onnx_policy_of
+from small_run import SMALL
 
 from aaren_rl.envs import load_task, make_env
 from aaren_rl.envs.data.minari import write_minari
@@ -20,7 +20,6 @@ from aaren_rl.envs.load import MARGIN
 from aaren_rl.train import train_policy
 from aaren_rl.vector import VectorPolicy
 
-SMALL: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "final_episodes": 2, "threads": 1}
 ROOMS = {**SMALL, "env_id": "Rooms-v0"}
 SEEN = Dict(place=Box(-1, 1, (2, 2)), room=Discrete(3, start=1))
 
@@ -82,11 +81,8 @@ def test_some_parts_of_observations_in_the_data_and_in_the_environment(file, tmp
 def test_minaris_evaluation_environment_is_played(file, tmp_path):
     episodes = minari_sets.small(observation_dim=7, action_dim=2)
     write_minari("mine/rooms-v0", episodes, env_id="Rooms-v0")
-    metadata = tmp_path / "minari" / "mine" / "rooms-v0" / "data" / "metadata.json"
-    values = json.loads(metadata.read_text())
-    spec = json.loads(values["env_spec"])
-    values["eval_env_spec"] = json.dumps({**spec, "kwargs": {"price": 100.0}})
-    metadata.write_text(json.dumps(values))
+    with minari_sets.spec(tmp_path / "minari" / "mine" / "rooms-v0" / "data", "eval_env_spec") as spec:
+        spec["kwargs"] = {"price": 100.0}
     task, read = load_task("rooms", "minari:mine/rooms-v0")
     assert (task.env_id, task.env_kwargs["price"]) == ("Rooms-v0", 100.0)
     assert "evaluated in the dataset's eval_env_spec, Rooms-v0(price=100.0)" in read.notes

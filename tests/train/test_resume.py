@@ -114,9 +114,9 @@ def test_an_evaluation_that_fails_costs_no_updates(hopper_file, tmp_path, monkey
     assert differences(folder(tmp_path / "whole"), run) == []
 
 
-def test_a_run_without_its_settings_is_kept(hopper_file, tmp_path, capfd):
+def test_a_run_without_its_settings_is_kept(hopper_file, trained_run, tmp_path, capfd):
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
-    assert train(command) == 0
+    shutil.copytree(trained_run, run)
     (run / "config.yaml").unlink()
     before = (run / "policy" / "model.safetensors").read_bytes()
     assert train(command) == 2 and train([*command, "--resume"]) == 4
@@ -124,17 +124,17 @@ def test_a_run_without_its_settings_is_kept(hopper_file, tmp_path, capfd):
     assert (run / "policy" / "model.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["policy", "policy_best"])
-def test_a_deleted_policy_is_made_again(hopper_file, tmp_path, name):
+def test_a_deleted_policy_is_made_again(hopper_file, tmp_path):
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
     before, logged = read_card(run).updates, without_times(run)
     job = request_run(settings_of(read_config(run / "config.yaml")), tmp_path)
-    assert is_done(job)
-    shutil.rmtree(run / name)
-    assert not is_done(job)  # a sweep resumes it
-    assert train([*command, "--resume"]) == 0 and read_card(run / name).updates == before
-    assert without_times(run) == logged  # the last loss among it
+    for name in ("policy", "policy_best"):
+        assert is_done(job)
+        shutil.rmtree(run / name)
+        assert not is_done(job)  # a sweep resumes it
+        assert train([*command, "--resume"]) == 0 and read_card(run / name).updates == before
+        assert without_times(run) == logged  # the last loss among it
 
 
 def without_times(run: Path) -> list[dict[str, float]]:

@@ -176,15 +176,18 @@ def test_recorded_rollouts_are_read_back_bit_for_bit():
     same(again, episodes)
 
 
+def trained(data: Path, options: str) -> Path:
+    """The folder of a run on a file own.hdf5."""
+    small = f"--width 8 --layers 1 --heads 2 --updates 2 --steps-per-update 40 --threads 1 --return-scale 10 {options}"
+    assert train(["--source", str(data), "--out", str(data.parent), *small.split()]) == 0
+    return data.parent / "own" / "decision-aaren" / "seed0"
+
+
 @pytest.mark.filterwarnings("ignore:.*smaller than the available range")
 def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path, capsys):
     rng = np.random.default_rng(0)
     data = save(tmp_path / "own.hdf5", observations=np.eye(4)[rng.integers(4, size=N)])
-    small = "--width 8 --layers 1 --heads 2 --updates 2 --warmup-updates 1 --steps-per-update 40 --eval-every 2"
-    played = "--eval-episodes 1 --final-episodes 1 --threads 1 --return-scale 10".split()
-    own = ["--env-id", "SeenDiscrete-v0", "--source", str(data), "--out", str(tmp_path / "runs")]
-    assert train([*own, *small.split(), *played]) == 0
-    run = str(tmp_path / "runs" / "own" / "decision-aaren" / "seed0")
+    run = str(trained(data, "--env-id SeenDiscrete-v0 --eval-every 2 --eval-episodes 1 --final-episodes 1"))
     assert evaluate([run, "--episodes", "2", "--temperature", "2", "--record-minari", ID]) == 0
     task, episodes = load_task("mine", f"minari:{ID}")
     assert set(episodes.actions) <= {-1, 0, 1} and task.action_start == START
@@ -198,9 +201,7 @@ def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path, capsys):
 def test_an_environment_with_more_choices_than_the_data_and_a_changed_card(tmp_path, capsys):
     """Trained without an environment on -1 and 0, it takes these where -1, 0 and 1 are; not where 0 is the first."""
     data = save(tmp_path / "own.hdf5", actions=np.arange(N) % 2 - 1)
-    run = tmp_path / "runs" / "own" / "decision-aaren" / "seed0"
-    small = "--width 8 --layers 1 --heads 2 --updates 2 --warmup-updates 1 --steps-per-update 40 --threads 1"
-    assert train(["--source", str(data), "--out", str(tmp_path / "runs"), *small.split()]) == 0
+    run = trained(data, "")
     played = [str(run), "--episodes", "1", "--target-return", "1", "--env-id"]
     assert evaluate([*played, "SeenBox-v0"]) == 0
     capsys.readouterr()

@@ -9,6 +9,7 @@ from aaren_rl.envs import get_task, load_episodes, make_env
 from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.local import behavior
 from aaren_rl.envs.local.behavior import RECIPES, BehaviorPolicy, action_noise_variance, mode_returns, policy_rows
+from aaren_rl.envs.simulation import play_episode
 from aaren_rl.policies.card import hold_out
 
 TASK = get_task("hopper-medium-expert")
@@ -73,11 +74,8 @@ def test_returns_without_noise(monkeypatch):
     monkeypatch.setitem(RECIPES["hopper"], TASK.level, behavior.Recipe((None, 40_000), 1000, "a test's recipe"))
     found = mode_returns(TASK, episodes=3, seed=7)
     policy, env = BehaviorPolicy(behavior.weights_path(TASK, 40_000)), make_env(TASK.env_id)
-    (observation, _), total, ended = env.reset(seed=8), 0.0, False
-    while not ended:
-        action = policy.act(observation[None].astype(np.float32), np.zeros((1, 3), np.float32))[0]
-        observation, reward, terminated, truncated, _ = env.step(action)
-        total, ended = total + reward, terminated or truncated
+    still = np.zeros((1, 3), np.float32)
+    total = play_episode(env, lambda seen: policy.act(seen[None], still)[0], 8, 1000).rewards.sum()
     # Products of one row and of several add up in another order, and contacts amplify that.
     assert found.shape == (3,) and found[1] == pytest.approx(total, rel=0.05)
     assert mode_returns(get_task("hopper-random")) is None and mode_returns(get_task("hopper-full-replay")) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from small_run import scores
+from small_run import SMALL, scores
 
 from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import BUILT_IN, UnknownTaskError, UsageError, get_task, load_episodes, load_task, make_env
@@ -110,8 +110,7 @@ def test_the_datasets_command_knows_them(cache, capsys):
 
 
 def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
-    small = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "steps_per_update": 400}
-    folder = train_policy("tmaze", out=tmp_path, threads=1, final_episodes=2, target_return=0.5, **small).folder
+    folder = train_policy("tmaze", out=tmp_path, target_return=0.5, **SMALL).folder
     card = read_card(folder)
     assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
     assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
