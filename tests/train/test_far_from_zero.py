@@ -85,7 +85,7 @@ def test_a_minari_dataset_keeps_its_digits(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     far = dataset(1.7e15 + 1e5 * NEAR)
     write_minari("my/far-v0", far, env_id=None)
-    assert np.array_equal(read_minari("my/far-v0", progress=False).episodes.observations, far.observations)
+    assert np.array_equal(read_minari("my/far-v0").episodes.observations, far.observations)
 
 
 def test_batches_of_some_episodes_are_those_of_a_copy_of_them_mapped_too():

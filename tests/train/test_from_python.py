@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 import small_run
 import torch

@@ -230,7 +230,7 @@ def test_minari_opens_the_recorded_dataset(trained_run, tmp_path, monkeypatch, c
         assert episode.rewards.sum() == pytest.approx(total, rel=1e-6)
         assert len(episode.observations) == len(episode.rewards) + 1 and episode.terminations[-1]
         assert not episode.truncations[-1] and (episode.observations[-1] != episode.observations[-2]).any()
-    assert read_minari(ID, progress=False).spec.reference[1:] == pytest.approx((-20.272305, 3234.3))
+    assert read_minari(ID).spec.reference[1:] == pytest.approx((-20.272305, 3234.3))
     description = data.storage.metadata["description"]
     assert "target returns 3600, 1800" in description and "decision-aaren" in description
     # A dataset that is there stays.
