@@ -9,7 +9,7 @@ import pytest
 import torch
 from checks import fails
 from policies import CARTPOLE, make_discrete, make_discrete_card, save_discrete_run, save_run
-from small_run import scores
+from small_run import SMALL, scores, typed
 
 from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, make_env, rollout
@@ -169,10 +169,9 @@ def test_a_run_from_data_to_scores(episodes, tmp_path, capsys):
     """Every line and file names the measure; a resumed run goes on; another start is another action."""
     data = tmp_path / "cartpole.hdf5"
     write_hdf5(data, episodes, {})
-    own = ["--env-id", CARTPOLE, "--env", "cartpole", "--source", str(data), "--out", str(tmp_path), "--threads", "1"]
-    small = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 160 --return-scale 100"
-    scored = "--eval-every 2 --eval-episodes 1 --final-episodes 2"
-    assert train([*own, *small.split(), *scored.split()]) == 0
+    own = ["--env-id", CARTPOLE, "--env", "cartpole", "--source", str(data), "--out", str(tmp_path)]
+    small = typed({**SMALL, "updates": 4, "eval_every": 2, "return_scale": 100})
+    assert train([*own, *small]) == 0
     out = capsys.readouterr().out
     assert "held-out negative log-likelihood: " in out and "MSE" not in out
     folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
@@ -183,7 +182,7 @@ def test_a_run_from_data_to_scores(episodes, tmp_path, capsys):
     card = load_policy(folder).card
     assert (card.n_actions, card.action_start, card.action_low, card.action_error) == (2, 0, [], None)
     assert card.action_nll == measured[-1]["val/nll"]
-    assert train([*own, *small.replace("--updates 4", "--updates 6").split(), *scored.split(), "--resume"]) == 0
+    assert train([*own, *small, "--updates=6", "--resume"]) == 0
     assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 0
     assert "held-out negative log-likelihood: " in capsys.readouterr().out
     assert evaluate([str(folder), "--episodes", "1", "--held-out", "--temperature", "1"]) == 0

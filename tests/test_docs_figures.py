@@ -69,9 +69,8 @@ NUMBER = re.compile(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 def test_every_table_is_made_of_the_measurements():
     """scripts/docs_figures writes them; those of docs/benchmark.md have tests/compare/test_table1_page.py."""
     written = docs_tables.written()
-    pages = {
-        page for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if "<!-- table: " in page.read_text()
-    }
+    every = ROOT / "README.md", *(ROOT / "docs").rglob("*.md")
+    pages = {page for page in every if "<!-- table: " in page.read_text()}
     assert pages == {*written, *(ROOT / "docs" / page for page in table1_page.PAGES)}
     for page, text in written.items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name}: run scripts/docs_figures"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from checks import fails
-from small_run import ROOT
+from small_run import ROOT, SMALL, typed
 
 import aaren_rl
 from aaren_rl.__main__ import main, module_of
@@ -58,9 +58,7 @@ def test_a_release_installs_in_an_empty_environment_and_works(hopper_file, tmp_p
     options = {"cwd": elsewhere, "env": environment}
     run(python, "-m", "pip", "install", "--quiet", wheel, timeout=1800, **options)
     command = tmp_path / "venv" / "bin" / "aaren-rl"
-    small = "--width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160 --eval-every 5"
-    scored = "--eval-episodes 1 --final-episodes 1 --threads 1"
-    run(command, "train", "--env", "hopper-medium", "--source", hopper_file, *small.split(), *scored.split(), **options)
+    run(command, "train", "--env", "hopper-medium", "--source", hopper_file, *typed(SMALL), **options)
     trained = elsewhere / "runs" / "hopper-medium" / "decision-aaren" / "seed0"
     assert "hopper-medium, decision-aaren" in run(command, "evaluate", trained, "--episodes", "1", **options)
     show = "import aaren_rl, aaren_rl.agents; print(aaren_rl.__version__, aaren_rl.agents.__file__)"
@@ -112,12 +110,8 @@ def test_a_terminal_of_ascii_shows_other_letters_escaped(monkeypatch):
 def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path):
     """Of a module that is imported early, and in a user's hands the signal comes."""
     (tmp_path / "tqdm.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "aaren_rl", "train", "--help"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    command, environment = [sys.executable, "-m", "aaren_rl", "train", "--help"], {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 

@@ -45,16 +45,11 @@ SMALL = "--width 16 --layers 1 --heads 2 --steps-per-update 200"
 TRAIN = "-m aaren_rl.train --env hopper-medium"
 EVALUATE = "-m aaren_rl evaluate runs/hopper-medium/decision-aaren/seed0 --episodes 33"  # by workers
 FIRST = f"{TRAIN} --source local --local-steps 1000 --updates 3 --eval-episodes 1 --final-episodes 1 {SMALL}"
-COMPARE = (
-    f"-m aaren_rl compare --env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out compared -- {SMALL}"
-)
+COMPARE = f"-m aaren_rl compare --env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out c -- {SMALL}"
 EXPORT = "-m aaren_rl export runs/hopper-medium/decision-aaren/seed0 --out exported.onnx"
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [[], pytest.param([FIRST, EVALUATE, COMPARE, EXPORT], marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("lines", [[], pytest.param([FIRST, EVALUATE, COMPARE, EXPORT], marks=pytest.mark.slow)])
 def test_all_modules_import_and_the_first_commands_run(lines, tmp_path):
     variables = {"PYTHONPATH": str(BARE), "AAREN_RL_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     for arguments in (["-c", IMPORT_ALL], *(line.split() for line in lines)):

@@ -60,6 +60,9 @@ def test_what_fails_says_why(compared, hopper_file, tmp_path, capsys):
     assert compare(["9" if word == "8" else word for word in command(hopper_file, compared)]) == 4
     error = capsys.readouterr().err
     assert "optimizer.updates (run: 8, requested: 9)" in error and error.count("\n") == 1
+    (tmp_path / "file").touch()
+    assert compare(command(hopper_file, tmp_path / "file")) == 2
+    assert f"{tmp_path / 'file'} is not a folder; choose another place" in capsys.readouterr().err
     missing = tmp_path / "gone.hdf5"
     assert compare(command(missing, tmp_path / "out", "--agents", "decision-aaren", "--seeds", "1")) == 3
     error = capsys.readouterr().err.splitlines()[-1]
@@ -97,9 +100,3 @@ def test_data_of_ones_own(hopper_file, tmp_path):
 def test_tasks_that_do_not_fit_are_refused_at_once(tmp_path, capsys, arguments, message):
     code = compare(["--out", str(tmp_path / "comparison"), *arguments.split()])
     assert code == 2 and message in capsys.readouterr().err and not (tmp_path / "comparison").exists()
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused_at_once(hopper_file, tmp_path, capsys):
-    (tmp_path / "out").touch()
-    assert compare(command(hopper_file, tmp_path / "out")) == 2
-    assert f"{tmp_path / 'out'} is not a folder; choose another place" in capsys.readouterr().err

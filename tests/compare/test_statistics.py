@@ -122,9 +122,8 @@ def test_groups_are_in_order_whatever_the_order_of_the_runs():
     agents = ["decision-aaren", "decision-transformer", "bc"]
     cells = [make_cell(agent=a, seed=seed, env=env) for env in ENVS[:2] for seed in (2, 0, 1) for a in agents[::-1]]
     found = {env: {a: [cell.seed for cell in runs] for a, runs in of.items()} for env, of in group(cells).items()}
-    assert [(env, *of.items()) for env, of in found.items()] == [
-        (e, *((a, [0, 1, 2]) for a in agents)) for e in ENVS[:2]
-    ]
+    assert found == {env: {agent: [0, 1, 2] for agent in agents} for env in ENVS[:2]}
+    assert list(found) == ENVS[:2] and list(found[ENVS[0]]) == agents
     assert [(i.first, i.second) for i in improvements(cells) if i.env is None] == list(combinations(agents, 2))
 
 

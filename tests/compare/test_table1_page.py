@@ -149,8 +149,6 @@ def test_an_agent_under_way_does_not_take_the_average_away(tmp_path, cells):
     more = [gated(run("ant-medium", OURS, 0, 90, 0.02)), run("ant-medium", THEIRS, 0, 60, 0.019)]
     page = write(tmp_path, [*cells, *more])
     assert "mean over 3 datasets" in page and rows(page, "Decision Transformer")[0][0] == "7"
-    chose = (
-        "Ahead of Decision Transformer it is 10.0 on the 1 datasets that chose its settings and 12.0 on the 2 others"
-    )
+    chose = "it is 10.0 on the 1 datasets that chose its settings and 12.0 on the 2 others"
     assert chose in " ".join(page.split())
     assert not rows(page, "10 % BC")

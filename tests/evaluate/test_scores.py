@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from dataclasses import asdict
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,13 +13,12 @@ from small_run import scores
 from synthetic import make_score
 
 from aaren_rl.base.errors import CheckpointError
-from aaren_rl.base.fields import read
 from aaren_rl.envs import normalized_score
 from aaren_rl.envs.data.episodes import Episodes
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate import play
 from aaren_rl.evaluate.play import action_error
-from aaren_rl.evaluate.scores import ActionError, Score, format_table
+from aaren_rl.evaluate.scores import ActionError, format_table
 from aaren_rl.policies.card import HeldOut, hold_out
 from aaren_rl.policies.folder import load_policy
 
@@ -35,11 +33,6 @@ LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); deterministic behavior p
 def test_the_table_says_what_the_data_return(changes, line):
     lines = format_table([make_score(**changes)]).splitlines()
     assert lines[-2] == line and lines[-3] == "" and make_score().data() is None
-
-
-def test_scores_are_read_as_they_were_written():
-    score = make_score(data_returns=DATA, action_error=ActionError([1.0, 2.0], [10, 20], 0.5))
-    assert read(Score, json.loads(json.dumps(asdict(score)))) == score
 
 
 def test_evaluate_needs_no_data_for_them(tmp_path, capsys):

@@ -64,12 +64,10 @@ LINES: dict[str, Any] = {
     **{f"evaluate RUN --env-id Odd{fault}-v0": {5} for fault in FAULTS},
     **{f"evaluate RUN --env-id {name}": {2, 5} for name in ("Odd-v99", "../Odd-v0")},
     **{f"evaluate RUN --temperature={value}": {2} for value in ("0", "nan", "warm", "1")},  # its actions are continuous
-    "evaluate RUN --env-id CartPole-v1": {4},  # of other sizes than the policy
     f"train {OWN} --width 7": {2},
     f"train {OWN} --width 1000000 --layers 1000": ANY,
     f"train {OWN} --learning-rate 1e30 --updates 30 --precision float32 --out other": {6},
     "evaluate RUN --rollout window --rollout-context 9007199254740992": ANY,
-    "evaluate RUN --video x.avi": ANY,
     "evaluate RUN --json missing/x.json": {2},
     "export RUN": {2},
     "compare --out c --agents nobody": {2},

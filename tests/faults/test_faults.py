@@ -95,8 +95,7 @@ import torch
 from aaren_rl.base import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
-from aaren_rl.train.folder import add_checkpoint
-from aaren_rl.train.folder import newest_whole
+from aaren_rl.train.folder import add_checkpoint, newest_whole
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])
 card, old = read_card(source), newest_whole(source / "checkpoints", {})

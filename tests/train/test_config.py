@@ -53,7 +53,6 @@ def test_every_preset_loads_and_comes_back(preset, agent, tmp_path):
 @pytest.mark.parametrize(
     ("given", "acts_with"),
     [
-        ("--agent decision-transformer", 20),
         ("--agent decision-transformer --context-length 50", 50),
         ("--agent decision-transformer --context-length 50 --rollout-context 30", 30),
         ("--agent decision-aaren --context window --context-length 12 --rollout staggered", 12),

@@ -120,15 +120,10 @@ def test_a_folder_in_which_nothing_was_saved_does_not_block(hopper_file, tmp_pat
     assert [r["update"] for r in records(folder(tmp_path)) if "train/loss" in r] == [2]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (["--context", "windows"], "context: 'windows' is not one of auto, window, episode, mixed, tbptt"),
-        (["--resume"], "no run to resume"),
-    ],
-)
-def test_bad_input_is_one_line_and_a_code(hopper_file, tmp_path, capfd, change, message):
-    assert message in fails(capfd, train, [*arguments(hopper_file, tmp_path), *change], 2)
+def test_bad_input_is_one_line_and_a_code(hopper_file, tmp_path, capfd):
+    contexts = "context: 'windows' is not one of auto, window, episode, mixed, tbptt"
+    for change, message in ((["--context", "windows"], contexts), (["--resume"], "no run to resume")):
+        assert message in fails(capfd, train, [*arguments(hopper_file, tmp_path), *change], 2)
 
 
 def test_a_mistyped_source_leaves_no_run_behind(hopper_file, tmp_path):

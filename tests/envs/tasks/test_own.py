@@ -14,7 +14,7 @@ import pytest
 import torch
 from checks import fails
 from gymnasium.envs.registration import EnvSpec
-from small_run import scores
+from small_run import SMALL, scores, typed
 
 from aaren_rl import load_policy
 from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
@@ -26,8 +26,7 @@ from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData
 
-SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
-SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split()
+TYPED = typed({**SMALL, "updates": 4, "eval_every": 4})
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("aaren_rl.train.data.StepData", made)
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path), "--target-return", "-200"]
-    assert train([*own, *SMALL, *SCORED]) == 0
+    assert train([*own, *TYPED]) == 0
     printed = capsys.readouterr().out
     assert "no score" in printed and "a file of yours" in printed and "Pendulum-v1" in printed
     assert 0.75 < trained_on[0].scaled_actions(torch.arange(400)).abs().max() <= 1
@@ -118,7 +117,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
     (score,) = scores(run, "--episodes 2", tmp_path / "scores.json")
     assert score["normalized_score_mean"] is None and score["length_mean"] == 200 and score["return_mean"] < 0
     references = ["--env", "swing", "--ref-min-score", "-1200", "--ref-max-score", "-150"]
-    assert train([*own, *SMALL, *SCORED, *references]) == 0
+    assert train([*own, *TYPED, *references]) == 0
     assert "given by the user" in capsys.readouterr().out
     run = tmp_path / "swing" / "decision-aaren" / "seed0"
     (score,) = scores(run, "--episodes 2", tmp_path / "scores.json")
@@ -174,7 +173,7 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
         shutil.copytree(minari_recorded / minari_sets.ID, tmp_path / "minari" / name)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert train(["--source", f"minari:{minari_sets.ID}", "--out", str(tmp_path), *SMALL, *SCORED]) == 0
+    assert train(["--source", f"minari:{minari_sets.ID}", "--out", str(tmp_path), *TYPED]) == 0
     assert "Minari" in capsys.readouterr().out
     card = read_card(tmp_path / "test-hopper-random-v0" / "decision-aaren" / "seed0")
     assert (card.env_id, card.source, card.reference) == ("Hopper-v5", "minari", "Minari's reference returns")
@@ -205,7 +204,7 @@ def test_returns_that_are_too_large_are_the_datas(pendulum, tmp_path, capsys):
         file["rewards"][:] = 3e38
     own = ["--env-id", "Pendulum-v1", "--source", str(large), "--out", str(tmp_path / "runs")]
     reach = "large: returns-to-go divided by --return-scale 1e+15 reach inf"
-    error = fails(capsys, train, [*own, *SMALL, *SCORED], 3)
+    error = fails(capsys, train, [*own, *TYPED], 3)
     assert reach in error and "--learning-rate" not in error
 
 
