@@ -1,16 +1,18 @@
-"""Write a trained policy as one ONNX file: `aaren-rl export RUN --out policy.onnx`.
+"""Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
 
-The file holds one step of the policy, a module of tensors: state in, action and new state out.
+  aaren-rl export runs/hopper-medium/decision-aaren/seed0 --out policy.onnx
+  aaren-rl export RUN --out small.onnx --quantize int8     # prints its error
+  aaren-rl evaluate policy.onnx                            # evaluate the file
 
-Inputs, for B environments: observation (B, O), raw; reward (B,), of the step before; and the state: return_to_go (B,)
-in float64, timestep (B,), previous_action (B, A), memory (B, ...). Outputs: action (B, A) and next_return_to_go,
-next_timestep, next_memory; the next previous_action is the action, or the executed one if it differs. Discrete actions
-are int64 (B,), and there is an output logits (B, A), whose argmax is the action. Observations are float64 if a column
-lies far from zero. **An episode begins with timestep 0**, the target return as return_to_go and reward 0. The memory
-and the previous action are then ignored, so these three numbers reset an environment.
+The file holds one environment step, for any number of environments: observation, last reward and state in, action and
+new state out. Normalization, return-to-go, timestep, action range and metadata are inside.
+The actions are tested against PyTorch over 1,000 steps of observations that are drawn with the mean and deviation of
+the training data. If they differ by more than 1e-4 of half their range, nothing is written.
 
-Shape suffixes: B environments, O observation, A action, K steps of context, P numbers of a state, F = A + 1 + O.
+RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 """
+
+# Shape suffixes: B environments, O observation, A action, K steps of context, P numbers of a state, F = A + 1 + O.
 
 from __future__ import annotations
 
@@ -49,25 +51,10 @@ STEPS = 1000  # of the check
 TOLERANCE = 1e-4  # in these units; of discrete actions, the largest logit or 1
 UNITS = ("half the action range", "the largest logit")
 
-DESCRIPTION = """\
-Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
-
-  aaren-rl export runs/hopper-medium/decision-aaren/seed0 --out policy.onnx
-  aaren-rl export RUN --out small.onnx --quantize int8     # prints its error
-  aaren-rl evaluate policy.onnx                            # evaluate the file
-
-The file holds one environment step, for any number of environments: observation, last reward and state in, action and
-new state out. Normalization, return-to-go, timestep, action range and metadata are inside.
-The actions are tested against PyTorch over 1,000 steps of observations that are drawn with the mean and deviation of
-the training data. If they differ by more than 1e-4 of half their range, nothing is written.
-
-RUN is a run folder, or a policy folder in it such as RUN/policy_best.
-"""
-
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("export", DESCRIPTION, "RUN --out FILE [options]")
+    parser = Parser("export", __doc__, "RUN --out FILE [options]")
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="run folder or policy folder")
     add("--out", type=Path, metavar="FILE", required=True, help="the file to write, e.g. policy.onnx")
@@ -219,7 +206,16 @@ def _rows(state: State) -> Tensor:
 
 
 class PolicyStep(nn.Module):
-    """`Policy.act` with the policy's current weights, without a temperature, on tensors alone.
+    """`Policy.act` with the policy's current weights, without a temperature, on tensors alone: state in, action and new
+    state out.
+
+    Inputs, for B environments: observation (B, O), raw; reward (B,), of the step before; and the state: return_to_go
+    (B,) in float64, timestep (B,), previous_action (B, A), memory (B, ...). Outputs: action (B, A) and
+    next_return_to_go, next_timestep, next_memory; the next previous_action is the action, or the executed one if it
+    differs. Discrete actions are int64 (B,), and there is an output logits (B, A), whose argmax is the action.
+    Observations are float64 if a column lies far from zero. **An episode begins with timestep 0**, the target return as
+    return_to_go and reward 0. The memory and the previous action are then ignored, so these three numbers reset an
+    environment.
 
     The memory is, of a recurrent rollout, all tensors of the trunk's state in a row (B, P); of a staggered one two of
     these (B, 2, P); of a window the previous actions, returns-to-go and observations of the last steps (B, K - 1, F).
