@@ -1,4 +1,4 @@
-"""60 damaged files: each is read equal, read with a note, or refused in one line with exit code 3; none is misread.
+"""200 damaged files: each is read equal, read with a note, or refused in one line with exit code 3; none is misread.
 
 Columns that are missing, of other types or of other lengths: test_own_arrays.py.
 """
@@ -42,7 +42,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     np.savez_compressed(files[1], **COLUMNS)
     good = [read_file(file).sha256() for file in files]
     (tmp_path / "damaged").mkdir()
-    for seed in range(60):
+    for seed in range(200):
         damage(path := Path(shutil.copy(files[seed % 2], tmp_path / "damaged")), seed)
         try:
             episodes = read_file(path)
