@@ -18,7 +18,7 @@ from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather, write_results
 from aaren_rl.policies.folder import amend_card, read_card
 
-HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=(100.0, 54.43))
+HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=[100.0, 54.43])
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_it_is_kept_until_the_question_changes(run, monkeypatch):
     monkeypatch.delattr(gather_module, "_measure")  # measured again, there is a NameError
     assert gather(run, HOW) == cell
     with pytest.raises(NameError):
-        gather(run, Evaluation(4, 5, 2, (100.0, 54.43)))
+        gather(run, Evaluation(4, 5, 2, [100.0, 54.43]))
     for name in ("policy", "policy_best"):
         card = (run / name / "config.json").read_bytes()
         amend_card(run / name, seed=9)  # as a run that was trained again
