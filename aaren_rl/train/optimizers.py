@@ -79,8 +79,17 @@ class Optimizers:
         states = dict(states)
         if self.muon is not None:
             for mine, given in zip(self.muon.momenta, states.pop("muon"), strict=True):
+                _check_shape(mine, given)
                 mine.copy_(given)
         self.adamw.load_state_dict(states)
+        for parameter, state in self.adamw.state.items():  # accepts any shapes, and copies what fits by repeating it
+            for moment in ("exp_avg", "exp_avg_sq"):
+                _check_shape(parameter, state[moment])
+
+
+def _check_shape(parameter: Tensor, moment: Tensor) -> None:
+    if moment.shape != parameter.shape:
+        raise ValueError("optimizer moments have other shapes than the weights")
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
