@@ -71,10 +71,11 @@ def tasks() -> Table:
         seeds = max(len(runs) for runs in of.values())
         lines.append([task, str(seeds), *(f"{known[task][key]:.0f}" for key in ("one_action", "data")), *cells])
     for text, key, form in (("ms of an action", "ms_per_action", ".2f"), ("bytes of the state", "bytes", ",.0f")):
-        costs = [median(run[key] for run in found[COSTS][agent]) if agent in found[COSTS] else None for agent in agents]
-        lines.append(
-            [f"{text} ({COSTS})", "", "", "", *("-" if cost is None else format(cost, form) for cost in costs)]
-        )
+        runs_of = found.get(COSTS, {})
+        costs = [
+            format(median(run[key] for run in runs_of[agent]), form) if agent in runs_of else "-" for agent in agents
+        ]
+        lines.append([f"{text} ({COSTS})", "", "", "", *costs])
     return ["task", "seeds", "one action", "data", *map(name, agents)], lines
 
 

@@ -104,11 +104,13 @@ def answer(cells: Sequence[Cell]) -> str:
 def made_on(by_env: dict[str, Estimate], other: str) -> str:
     """The difference on the datasets that chose the settings and on the others, and the two largest differences."""
     first, second = sorted(by_env, key=lambda env: -abs(by_env[env].value))[:2]
-    parts = [[found.value for env, found in by_env.items() if (env in CHOSE) == chose] for chose in (True, False)]
-    told = [f"{number(fmean(part))} on the {len(part)}" if part else "nothing" for part in parts]
+    chose = [found.value for env, found in by_env.items() if env in CHOSE]
+    others = [found.value for env, found in by_env.items() if env not in CHOSE]
+    told = [f"{number(fmean(chose))} on the {len(chose)} datasets that chose its settings"] if chose else []
+    told += [f"{number(fmean(others))} on the {len(others)} others"] if others else []
     return (
-        f"Ahead of {label(other)} it is {told[0]} datasets that chose its settings and {told[1]} others; the largest "
-        f"differences are {first} {number(by_env[first].value)} and {second} {number(by_env[second].value)}."
+        f"Ahead of {label(other)} it is {' and '.join(told)}; the largest differences are {first} "
+        f"{number(by_env[first].value)} and {second} {number(by_env[second].value)}."
     )
 
 
