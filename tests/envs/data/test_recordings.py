@@ -14,7 +14,7 @@ from small_run import ROOT
 
 from aaren_rl import Episodes
 from aaren_rl.datasets import main as datasets
-from aaren_rl.envs import DataError, UsageError, load_episodes, load_task
+from aaren_rl.envs import DataError, UsageError, load, load_episodes, load_task
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.load import default_name
 
@@ -56,7 +56,7 @@ def test_numbers_lengths_and_steps_tell_episodes_beside_terminations(name, tmp_p
     assert name == "first rows" or "read ends of episodes from" in episodes.notes[0]
 
 
-def test_of_several_files_without_ends_each_is_an_episode(tmp_path):
+def test_of_several_files_without_ends_each_is_an_episode(tmp_path, capsys, monkeypatch):
     cuts = np.split(np.arange(N), np.flatnonzero(LAST)[:-1] + 1)
     paths = [
         npz(tmp_path / f"{i}.npz", **{key: column[rows] for key, column in STEPS.items()})
@@ -64,10 +64,14 @@ def test_of_several_files_without_ends_each_is_an_episode(tmp_path):
     ]
     episodes = same(load_episodes("logs", source=str(tmp_path / "*.npz")), np.zeros(len(LENGTHS), bool))
     assert "0.npz and 3 others: no end is marked in it, so the file is one episode" in episodes.notes
+    assert capsys.readouterr().err.count(" 1 episodes") == len(paths)
+    monkeypatch.setattr(load, "SHOWN", 3)
+    same(load_episodes("logs", source=paths), np.zeros(len(LENGTHS), bool))
+    assert not capsys.readouterr().err  # of many files, not a line each
     npz(paths[2], terminals=np.arange(N) == 9)  # whose end is marked, and the rest unfinished
     assert load_episodes("logs", source=paths).lengths.tolist() == [10, 5, 10, 5]
     with pytest.raises(DataError, match="or a file for each"):
-        read_file(paths[0])
+        load_episodes("logs", source=paths[0])
 
 
 def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
