@@ -19,6 +19,7 @@ from .data.download import ADDRESS, fetch
 from .data.episodes import Episodes, join
 from .data.files import SUFFIXES, read
 from .data.minari import Described, check_minari_id, installed, minari_data_dir, minari_id, read_minari, split_version
+from .data.rules import ONE_EPISODE
 from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from .simulation import begin, play_episode
 from .tasks import table
@@ -159,21 +160,30 @@ def load_task(
     """
     reading = Reading(env_kwargs=table.env_kwargs(env_kwargs), **options)
     sources = each(expand(source))
-    reading = replace(reading, one_of_several=len(sources) > 1)
+    reading = replace(reading, one_of_several=len(sources) > 1 or sources != each(source))  # a pattern, too
     found = [load_one(name, one, reading) for one in sources]
     (task, episodes), others = found[0], found[1:]
+    whole = [one for one, (_, part) in zip(sources, found, strict=True) if ONE_EPISODE in part.notes]
     for one, (of, part) in zip(sources if others else (), found, strict=False):
         if len(found) <= SHOWN:
             print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
+        if whole and one not in whole and len(part) > 1:
+            raise DataError(
+                f"{whole[0]}: marks no end, and {one} has the ends of {len(part):,} episodes; set timeouts to 1 at the "
+                "last step of each episode, or leave one out"
+            )
         for key in ("env_id", *SIZES):
             if (there := getattr(of, key)) != (first := getattr(task, key)):
                 raise DataError(f"{one}: {key} is {there}, that of {sources[0]} is {first}; give one environment's")
+    if len(found) > SHOWN:
+        sums = sum(len(part) for _, part in found), sum(part.n_steps for _, part in found)
+        print("{:,} sources: {:,} episodes, {:,} steps".format(len(found), *sums), file=sys.stderr)
     if others:
         if len(task.target_returns) == 1:  # the data's best
             task = replace(task, target_returns=(max(target for of, _ in found for target in of.target_returns),))
         parts = [part for _, part in found]
         episodes = join(
-            [episode for part in parts for episode in part],
+            parts,
             dataset=name,
             source=parts[0].source if len({part.source for part in parts}) == 1 else "file",
             path=", ".join(part.path for part in parts),
@@ -187,13 +197,15 @@ def load_task(
 
 
 def _notes_of(parts: Sequence[Episodes]) -> tuple[str, ...]:
-    """The notes of several sources, each once, with the name of the first that has it."""
+    """The notes of several sources, each once, with the name of the first that has it and the number of the others."""
     of_note: dict[str, list[str]] = {}
     for part in parts:
         for note in part.notes:
             of_note.setdefault(note, []).append(os.path.basename(part.path))
-    others = {note: f" and {len(names) - 1} others" if len(names) > 1 else "" for note, names in of_note.items()}
-    return tuple(f"{names[0]}{others[note]}: {note}" for note, names in of_note.items())
+    more = {1: "", 2: " and 1 other"}
+    return tuple(
+        f"{names[0]}{more.get(len(names), f' and {len(names) - 1} others')}: {note}" for note, names in of_note.items()
+    )
 
 
 def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) -> tuple[Task, Episodes]:

@@ -176,11 +176,10 @@ class Limits:
 
     `layout` is the space of observations, by which they are flattened. Bounds are numbers or (A,). `n_actions` insists
     on integers from `action_start` on, `action_dim` alone on others, and so does `actions`, "discrete" or "continuous".
-    Episodes end after `max_episode_steps` at the latest; of several files, `one_of_several`, one without ends is an
-    episode. Actions out of bounds are an error unless `clip_actions`. With
-    `memory_map` observations and actions are mapped from the disk, as those of large data are. `columns` says which
-    entries are what, {"observations": ["x", "y"], "actions": "u"}, in place of `NAMES`; `observation_keys` which parts
-    of observations that are dicts are used.
+    Episodes end after `max_episode_steps` at the latest; of several files (`one_of_several`), one without ends is one.
+    Actions out of bounds are an error unless `clip_actions`. With `memory_map` observations and actions are mapped from
+    the disk, as those of large data are. `columns` says which entries are what, {"observations": ["x", "y"],
+    "actions": "u"}, in place of `NAMES`; `observation_keys` which parts of observations that are dicts are used.
     """
 
     layout: Layout | None = None

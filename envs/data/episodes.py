@@ -327,16 +327,17 @@ def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.N
     return np.abs(mean) > FAR * std
 
 
-def join(parts: Sequence[Episode], **labels: Any) -> Episodes:
-    """The dataset of episodes in their order, mapped where one of them is; `labels` are its other fields."""
+def join(parts: Sequence[Episode] | Sequence[Episodes], **labels: Any) -> Episodes:
+    """The dataset of episodes, or of datasets, in their order, mapped where one is; `labels` are its other fields."""
 
     def end_to_end(key: str) -> Any:
         arrays = [getattr(part, key) for part in parts]
         shape, mapped = (sum(map(len, arrays)), *arrays[0].shape[1:]), any(isinstance(a, MappedArray) for a in arrays)
         return np.concatenate(arrays, out=allocate(shape, np.result_type(*{a.dtype for a in arrays}), mapped))
 
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    terminated = np.array([part.terminated for part in parts])
+    lengths = [part.lengths if isinstance(part, Episodes) else [len(part)] for part in parts]
+    offsets = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
+    terminated = np.concatenate([np.atleast_1d(part.terminated) for part in parts])
     return Episodes(**{key: end_to_end(key) for key in _STEPS}, offsets=offsets, terminated=terminated, **labels)
 
 

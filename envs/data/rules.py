@@ -18,6 +18,7 @@ from . import columns
 from .columns import CONVERT, OBSERVATIONS, Column, Flags, Limits, Part, Table, Tree, columns_of
 from .episodes import allocate, has_room
 
+ONE_EPISODE = "no end is marked in it, so the file is one episode"  # a note
 _ENDS = ("terminated", "truncated", "done", "last", "behind", "goes_on")
 _WHOLE = {"truncated", "done", "last", "behind"}  # one of these marks the ends that the environment did not make
 _LIKE_A_LENGTH = re.compile(r"len|steps|size|horizon|count", re.IGNORECASE)
@@ -397,9 +398,9 @@ def reset_rows(steps: Mapping[str, npt.NDArray[Any]], ended: Flags, notes: list[
 def episode_ends(path: str, ended: Flags, limits: Limits, notes: list[str]) -> npt.NDArray[np.int64]:
     """One past the last row of each complete episode, (E,); a note has the number of those that the data lack."""
     max_episode_steps = limits.max_episode_steps
-    if limits.one_of_several and max_episode_steps is None and not ended.any():
-        notes.append("no end is marked in it, so the file is one episode")
-        return np.array([len(ended)])
+    if limits.one_of_several and not ended.any():
+        notes.append(ONE_EPISODE)
+        ended = np.arange(len(ended)) == len(ended) - 1
     ends = np.flatnonzero(ended).astype(np.int64) + 1
     if max_episode_steps is not None:
         borders = np.concatenate(([0], ends, [len(ended)]))
@@ -409,7 +410,7 @@ def episode_ends(path: str, ended: Flags, limits: Limits, notes: list[str]) -> n
     if len(ends) == 0:
         raise DataError(
             f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode; "
-            "set timeouts to 1 at the last step of each, give their length, --max-episode-steps, or a file for each"
+            "set timeouts to 1 at the last step of each, give their length, --max-episode-steps, or a file of each"
         )
     if cut := int((~ended[ends - 1]).sum()):
         notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")

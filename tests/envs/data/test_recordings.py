@@ -67,10 +67,17 @@ def test_of_several_files_without_ends_each_is_an_episode(tmp_path, capsys, monk
     assert capsys.readouterr().err.count(" 1 episodes") == len(paths)
     monkeypatch.setattr(load, "SHOWN", 3)
     same(load_episodes("logs", source=paths), np.zeros(len(LENGTHS), bool))
-    assert not capsys.readouterr().err  # of many files, not a line each
-    npz(paths[2], terminals=np.arange(N) == 9)  # whose end is marked, and the rest unfinished
-    assert load_episodes("logs", source=paths).lengths.tolist() == [10, 5, 10, 5]
-    with pytest.raises(DataError, match="or a file for each"):
+    assert capsys.readouterr().err == "4 sources: 4 episodes, 40 steps\n"  # of many files, not a line each
+    cut = load_episodes("logs", source=paths, max_episode_steps=8)
+    assert cut.lengths.tolist() == [8, 2, 5, 8, 8, 4, 5]
+    ends = np.arange(LENGTHS[2]) == LENGTHS[2] - 1
+    npz(paths[2], **{key: column[cuts[2]] for key, column in STEPS.items()}, terminals=ends)  # the only one that failed
+    same(load_episodes("logs", source=paths), np.array([False, False, True, False]))
+    assert load_episodes("logs", source=str(tmp_path / "0*.npz")).lengths.tolist() == LENGTHS[:1]  # a pattern of one
+    npz(paths[2], terminals=np.arange(N) % 9 == 8)  # so the others are not whole episodes, either
+    with pytest.raises(DataError, match=r"0.npz: marks no end, and .*2.npz has the ends of 4 episodes"):
+        load_episodes("logs", source=paths)
+    with pytest.raises(DataError, match="or a file of each"):
         load_episodes("logs", source=paths[0])
 
 
