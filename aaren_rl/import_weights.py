@@ -166,8 +166,9 @@ def import_model(folder: Path) -> DecisionModel:
     described = folder / "config.json"
     try:
         tree = json.loads(read_small(described))
-        if other := [name for name, value in _ONLY.items() if tree.get(name, value) != value]:
-            raise ValueError(f"{other[0]} is {tree[other[0]]!r}; only {_ONLY[other[0]]} can be imported")
+        given = {"model_type": "", **tree}  # which is never left out
+        if other := [name for name, value in _ONLY.items() if given.get(name, value) != value]:
+            raise ValueError(f"{other[0]} is {given[other[0]]!r}; only {_ONLY[other[0]]} can be imported")
         config = read(_Config, {name: tree[name] for name in tree if name in _Config.__annotations__})
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{described}: not readable: {one_line(error)}") from error

@@ -70,6 +70,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate every policy, print the tables and write the files. Returns the exit code."""
     for option in ("json", "video"):
         check_writable(f"--{option}", getattr(arguments, option))
+    if arguments.json is not None and arguments.json == arguments.video:
+        raise UsageError(f"--json, --video: both name {arguments.json}; give each file a name of its own")
     for option in ("video", "record_minari"):
         if getattr(arguments, option) is not None and len(arguments.runs) > 1:
             raise UsageError(f"--{option.replace('_', '-')}: takes one policy, not {len(arguments.runs)}")

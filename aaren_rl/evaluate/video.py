@@ -31,8 +31,8 @@ class Video:
 
     `seed` is that of the episode.
 
-    Raises before the evaluation: UsageError if the file is neither MP4 nor GIF, ResourcesError if no frame can be drawn
-    or MP4 cannot be written.
+    Raises before the evaluation: UsageError if the file is neither MP4 nor GIF or the environment draws nothing,
+    ResourcesError if no frame can be drawn or MP4 cannot be written.
     """
 
     def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> None:
@@ -44,6 +44,10 @@ class Video:
             except (ImportError, RuntimeError) as error:
                 way_out = "pip install 'aaren-rl[video]', or use a .gif"
                 raise ResourcesError(f"MP4 needs ffmpeg ({one_line(error, 100)}): {way_out}") from error
+        plain = make_env(env_id, **env_kwargs)
+        close_env(plain)
+        if "rgb_array" not in plain.metadata.get("render_modes", ()):
+            raise UsageError(f"--video: {env_id} has no render mode rgb_array, so nothing can be drawn; leave it out")
         _choose_renderer(env_id)
         self.file, self._seed = file, seed
         self._env = make_env(env_id, **{**env_kwargs, "render_mode": "rgb_array"})

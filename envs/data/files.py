@@ -198,11 +198,13 @@ def write_pin(path: Path, digest: str) -> None:
 
 
 def read_pin(pinned: Path) -> str | None:
-    """The SHA-256 (hex) in a pin file; None if there is no such file. DataError: it begins with none."""
+    """The SHA-256 (hex) in a pin file; None if there is none. DataError: it cannot be read, or begins with none."""
     try:
         text = pinned.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DataError(f"{pinned}: cannot be read ({error.strerror}); change its mode or delete it") from error
     if not (match := re.match(r"([0-9a-fA-F]{64})\s", text)):
         raise DataError(f"{pinned}: does not begin with a SHA-256; write it with sha256sum, or delete it")
     return match[1].lower()
