@@ -153,7 +153,7 @@ def test_nan_reaches_the_action(activation, place):
     model.get_parameter(place)[0] = torch.nan
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20)
     assert isinstance(policy._stepper, CompiledStep)
-    with pytest.raises(NonFiniteActionError, match="at step 0"):
+    with pytest.raises(NonFiniteActionError, match="action at step 0 is not finite"):
         policy.act(np.zeros((1, 11), np.float32), np.zeros(1, np.float32), policy.initial_state(1, 1.0))
 
 

@@ -192,6 +192,12 @@ def test_a_differences_interval_is_over_seeds_too():
     assert found.difference.interval == pytest.approx((-0.1, 0.1))
 
 
+def test_the_report_says_it():
+    cells = two_agents()
+    printed, own = format_comparison(cells), imitation(cells)[0]
+    assert all(f"{value:.4f} [" in printed for value in (own.error.value, own.above_floor.value))
+
+
 def test_other_episodes_are_no_pairs():
     """The third pair's are as long, of other data; the last's floors differ as floats do on another processor."""
     same, other = ActionError([1.0, 1.0], [4, 6], floor=0.0281), ActionError([1.0, 1.0, 1.0], [4, 6, 5])

@@ -203,6 +203,10 @@ def test_rules_that_see_no_observation_stand_beside_an_error():
     assert found["one action"] == pytest.approx(np.average(squares, weights=[1, 1, 3, 3]))
     choices = Episodes(actions, np.array([7, 5, 5, 5]), rewards, offsets, np.ones(2, bool))
     assert play.without_looking(HeldOut(choices), np.ones(())) == {"one action": 0.75, "the last action": 0.5}
+    first = Episodes(actions, np.array([7, 7, 5, 5]), rewards, offsets, np.ones(2, bool))
+    found = play.without_looking(HeldOut(first, weights=weights), np.ones(()))
+    assert found == {"one action": 0.75, "the last action": 1.0}  # 5, which counts three times
+    found = play.without_looking(HeldOut(episodes, weights=weights), np.array([1.0, 2.0]))
     single = Episodes(actions[:1], actions[:1], rewards[:1], np.array([0, 1]), np.ones(1, bool))
     assert play.without_looking(HeldOut(single), np.ones(())) == {"one action": 0.0}
     error = ActionError([1.0], [4], without_looking=found)

@@ -1,5 +1,6 @@
 """The command `export`: what it checks, writes and refuses; and `evaluate` of what it wrote."""
 
+import copy
 import dataclasses
 import json
 import sys
@@ -159,6 +160,11 @@ def test_the_check_of_discrete_actions():
     card = make_discrete_card(policy.model, action_start=5)
     exported = onnx_policy_of(policy, card)
     assert check(policy, exported, card, 1000, TOLERANCE) < 1e-5
+    written, seen, state = copy.copy(exported), np.ones((3, 4), np.float32), policy.initial_state(3, 100.0)
+    written._outputs = ("action", "next_memory")  # which other languages read
+    read, _ = written._act(seen, np.full(3, 100.0), exported.initial_state(3, 100.0))
+    acted, _ = policy.act(seen, np.zeros(3), state)
+    assert read.dtype == np.int64 and np.array_equal(read, acted)
     policy.model.head.bias.data += torch.tensor([1.0, -1.0])
     with pytest.raises(NumericsError, match="of the largest logit, more than"):
         check(policy, exported, card, 50, TOLERANCE)

@@ -115,4 +115,4 @@ FILES = {CARD: "evaluate RUN/policy", SETTINGS: f"train {OWN} --resume", "grid.y
 @pytest.mark.parametrize("file", FILES)
 def test_a_text(file, text, here, capsys):
     Path(file.replace("RUN", RUN)).write_text(text)
-    fails(capsys, main, here(FILES[file]), *ANY)
+    assert Path(file).name in fails(capsys, main, here(FILES[file]), *ANY)

@@ -307,6 +307,19 @@ def test_of_a_corrupt_policy_the_best_one_still_plays(half, capsys, name, damage
     assert evaluate([str(run / "policy_best"), "--episodes", "1"]) == 0
 
 
+@pytest.mark.faults
+def test_two_processes_start_the_same_run(hopper_file, tmp_path):
+    command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
+    pipe = subprocess.PIPE
+    both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
+    (loser,) = (errors for errors, code in ends if code == 2)
+    assert sorted(code for _, code in ends) == [0, 2]
+    # Whichever came later: while the other ran, or when it was done.
+    assert "in use by another process" in loser or "already holds a run" in loser
+    assert [record["update"] for record in records(folder(tmp_path))] == [10, 20, 20]
+
+
 class Evil:
     """Pickled, it touches a file when it is loaded."""
 

@@ -159,4 +159,5 @@ def test_what_is_one_sequence_is_one_part():
         parts = [part(whole, index, 3) for index in range(3)]
         assert sorted(int(p.mask.sum()) for p in parts) == [0, 0, 100]
         assert all(p.mask.numel() > 0 for p in parts)
+        assert all((p.previous_action is None) == (whole.previous_action is None) for p in parts)
         assert all(p.previous_action is None or len(p.previous_action) == 1 for p in parts)

@@ -65,6 +65,9 @@ def test_what_is_refused(data):
     with sets.episode(data) as group:
         group["truncations"][3] = True
     refused("episode_1: ", "step 3", "split")
+    with sets.episode(data) as group:
+        group["observations"].resize(len(group["observations"]) + 1, axis=0)
+    refused("episode_1/observations", "rewards")
 
 
 def described(key, **space):
