@@ -25,7 +25,7 @@ from ..envs.tasks.table import Task, is_plain_argument, is_safe_name
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")
-# How episodes are drawn (`envs.data.episodes`), in words.
+# How episodes are drawn (`envs.data.draws`), in words.
 DRAWN = {"return": "drawn by return", "best": "the best drawn alike", "uniform": "all drawn alike"}
 
 SOURCES = {

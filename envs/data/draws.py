@@ -21,7 +21,9 @@ HALVINGS = 60  # of the interval in which the width of the ramp is searched
 
 
 def draw_weights(returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], draws: str, share: float) -> Weights:
-    """A weight in [0, 1] for each episode, (E,), in proportion to which it is drawn.
+    """A weight in [0, 1] for each episode, (E,), in proportion to which it is drawn; `draws` is a key of `card.DRAWN`.
+
+    `returns` (E,) are in the reward's units, `lengths` (E,) in steps, `share` is in (0, 1].
 
     On logs of several controllers a policy with a memory finds out from the history which of them plays, and then plays
     as that one does, whatever return is asked for (Ortega et al. 2021, "Shaking the foundations"). Where the episodes
