@@ -12,7 +12,7 @@ from .base.errors import did_you_mean
 COMMANDS = {  # name -> its module, what it does
     "train": ("train.config", "train an agent offline and score it"),
     "evaluate": ("evaluate", "score a trained policy"),
-    "export": ("export.export", "write a trained policy as an ONNX file that runs without PyTorch"),
+    "export": ("export.export", "write a policy as an ONNX file that runs without PyTorch"),
     "compare": ("compare", "train and score agents over several seeds, and write a report"),
     "datasets": ("datasets", "list, describe, verify, download and convert datasets"),
     "collect": ("collect", "record episodes of trained policies as a dataset"),

@@ -19,6 +19,7 @@ import json
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -111,8 +112,8 @@ def controller(
     space.seed(seed)
 
     def act(observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if model is None:
-            return np.asarray(space.sample())
+        if model is None:  # float32, as the file has them
+            return np.asarray(space.sample(), np.float32 if isinstance(space, gym.spaces.Box) else None)
         seen = observation if normalize is None else normalize.normalize_obs(observation)
         action, _ = model.predict(seen, deterministic=deterministic)
         if noise and isinstance(space, gym.spaces.Box):
@@ -177,22 +178,23 @@ def record_policies(arguments: argparse.Namespace, kwargs: Mapping[str, Any], de
     from stable_baselines3.common.utils import set_random_seed
 
     env_id, seed, file = arguments.env_id, arguments.seed, arguments.out
-    env = make_env(env_id, **kwargs)
-    normalize = None if arguments.vec_normalize is None else load_normalize(arguments.vec_normalize)
-    models: list[BaseAlgorithm | None] = []
-    names = []
-    for path in arguments.policy:
-        model = None if path == RANDOM else load_model(Path(path), device)
-        _check_fits(path, model, env)
-        models.append(model)
-        names.append("uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}")
-    set_random_seed(seed)
-    episodes = list[Episode]()
-    for i, model in enumerate(models):
-        act = controller(model, env.action_space, seed + i, normalize, arguments.noise, arguments.deterministic)
-        # Every policy from other first states; a seed below 2^32 as Stable-Baselines3 wants it too.
-        episodes += record(env, act, arguments.steps, seed + i * 1_000_000, kwargs["max_episode_steps"])
-    close_env(env)
+    with ExitStack() as stack:
+        env = make_env(env_id, **kwargs)
+        stack.callback(close_env, env)
+        normalize = None if arguments.vec_normalize is None else load_normalize(arguments.vec_normalize)
+        models: list[BaseAlgorithm | None] = []
+        names = []
+        for path in arguments.policy:
+            model = None if path == RANDOM else load_model(Path(path), device)
+            _check_fits(path, model, env)
+            models.append(model)
+            names.append("uniform random actions" if model is None else f"{type(model).__name__} {Path(path).name}")
+        set_random_seed(seed)
+        episodes = list[Episode]()
+        for i, model in enumerate(models):
+            act = controller(model, env.action_space, seed + i, normalize, arguments.noise, arguments.deterministic)
+            # Every policy from other first states; a seed below 2^32 as Stable-Baselines3 wants it too.
+            episodes += record(env, act, arguments.steps, seed + i * 1_000_000, kwargs["max_episode_steps"])
     made = join(episodes, dataset=file.stem, env_id=env_id)
     made = replace(made, observations=narrowed(made.observations))
     own = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
