@@ -110,6 +110,7 @@ def _load(name: str, source: str, arguments: argparse.Namespace) -> tuple[Episod
     if of_minari and env_id is not None and arguments.work is not _convert:  # which writes it
         raise UsageError(f"--env-id {env_id}: a Minari data set names its own; leave it out")
     given = {name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None}
+    given["one_of_several"] = len(getattr(arguments, "names", ())) > 1
     reading = Reading(env_id=None if of_minari else env_id, **given)
     task, episodes = load_one("data" if of_minari else name, source, reading, plays=False)
     if episodes.source == "file":

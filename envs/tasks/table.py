@@ -259,6 +259,8 @@ def get_task(name: str) -> D4RLTask | LocalTask:
     hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(family or known)}"
     if spelled.startswith("tmaze-"):
         hint = f"a corridor of N steps is tmaze-N or tmaze-discrete-N, with N from 2 to {LONGEST:,}"
+    if "/" in name:
+        hint = f"a Minari dataset is minari:{shown[1:-1]}"
     raise UnknownTaskError(f"unknown task {shown}; {hint}")
 
 

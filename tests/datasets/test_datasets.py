@@ -9,7 +9,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from checks import same
+from checks import columns, same
 from minari_sets import small
 
 from aaren_rl.datasets import describe, format_description, main
@@ -134,6 +134,7 @@ REFUSED = {
     "info hopper-medium --json no/such.json": (2, "folder does not exist"),
     "info hopper-medium --env-id Hopper-v4": (2, "simulated on Hopper-v4"),
     "download minari:my/set-v0 mine.hdf5": (2, "unknown task 'mine.hdf5'"),
+    "download my/set-v0": (2, "a Minari dataset is minari:my/set-v0"),
     "download tmaze --source minari": (2, "Minari has no such data"),
     "info minari:my/set-v0 --env-id Hopper-v4": (2, "--env-id Hopper-v4: a Minari data set names its own"),
     "info minari:my/bare-v0 --max-episode-steps 9": (2, "--max-episode-steps"),
@@ -182,6 +183,13 @@ def test_verify(folder, capsys):
     parts = ("SHA-256", "NaN", "none.hdf5: does not exist", "not on this", "not on")
     for line, part in zip(errors, parts, strict=True):
         assert line.startswith("error: ") and part in line
+
+
+def test_verify_of_several_files_without_ends_is_as_training(folder, capsys):
+    for name in ("a.npz", "b.npz"):
+        np.savez(folder / name, **columns(9))
+    assert main(["verify", "a.npz", "b.npz"]) == 0
+    assert capsys.readouterr().out.count("1 episodes, 9 steps") == 2
 
 
 def test_there_and_back_is_the_same_bit_for_bit(folder, capsys):
