@@ -113,6 +113,7 @@ class Task:
 
     A score is 100 * (return - worst) / (1 - worst) percent: right answers, or steps survived; of `success`, episodes
     with a positive return. `variants` of its environment, by name, are trained on by turns (`mixed`) and played.
+    `settings` of training are those of all agents.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Task:
     keys: tuple[str, ...] = ()
     mixed: tuple[Mapping[str, Any], ...] = ({},)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def score(self, returns: npt.ArrayLike) -> float:
         """Percent, of the returns of episodes."""
@@ -156,6 +158,8 @@ TASKS = {
         _card("RepeatPreviousEasy", _previous),
         _card("RepeatFirstEasy", lambda env, _: int(env.card)),
         _card("CountRecallEasy", lambda env, _: int(env.counts[env.query])),
+        Task("CountRecallEasyTimed", "popgym-CountRecallEasy-v0", lambda env, _: int(env.counts[env.query]),
+             settings={"timestep_embedding": True}),
         _card("AutoencodeEasy", _reversed),
         _pole("PositionOnlyCartPoleEasy"),
         Task("Recall", "Recall-v0", lambda env, _: env.answer if env.asks else 0, worst=0.0,
