@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -23,8 +23,7 @@ from gymnasium.spaces import Box
 
 from ..base.errors import SimulationError, one_line
 from ..base.files import core_count
-from .data.columns import narrowed
-from .data.episodes import Episode, Episodes, join
+from .data.episodes import Episode
 from .tasks.environment import RAISED, close_env, make_env, told
 
 State = TypeVar("State")
@@ -76,43 +75,11 @@ class Rollouts:
 
 
 class Steps(NamedTuple):
-    """Step outputs of n environments, (n, O) and (n,); `terminated` is false if a time limit ended the episode."""
+    """Step outputs of n environments, (n, O) and (n,); `ended` by a terminal state or by a time limit."""
 
     observations: Floats
     rewards: Floats
     ended: npt.NDArray[np.bool_]
-    terminated: npt.NDArray[np.bool_]
-
-
-class Recorder:
-    """Keeps a rollout's episodes; the environments are numbered over all of its turns."""
-
-    def __init__(self) -> None:
-        self._first: list[Floats] = []
-        self._steps: list[list[tuple[Any, ...]]] = []  # action, observation behind it, reward, whether it terminated
-
-    def begin(self, observations: Floats) -> None:
-        """Notes the first observations (n, O) of the next n environments."""
-        self._first += list(observations)
-        self._steps += [[] for _ in observations]
-
-    def take(self, which: Indices, actions: npt.NDArray[Any], answer: Steps) -> None:
-        """Notes the actions, (n, A) or (n,), of environments `which` (n,), and what they answered."""
-        columns = actions, answer.observations, answer.rewards, answer.terminated
-        for e, *step in zip(which, *columns, strict=True):
-            self._steps[e].append(tuple(step))
-
-    def episodes(self, dataset: str, env_id: str) -> tuple[Episodes, Floats]:
-        """The episodes, one an environment, and the observations (E, O) behind their last steps."""
-        parts = []
-        for first, steps in zip(self._first, self._steps, strict=True):
-            actions, after, rewards, terminated = zip(*steps, strict=True)
-            before = np.array([first, *after[:-1]])
-            parts.append(Episode(before, np.array(actions), np.array(rewards, np.float32), terminated[-1]))
-        finals = np.array([steps[-1][1] for steps in self._steps])
-        episodes = join(parts, dataset=dataset, env_id=env_id)
-        episodes = replace(episodes, observations=narrowed(episodes.observations))
-        return episodes, finals.astype(episodes.observations.dtype)
 
 
 def rollout(
@@ -126,7 +93,6 @@ def rollout(
     workers: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
     on_action: OnAction | None = None,
-    recorder: Recorder | None = None,
 ) -> Rollouts:
     """Plays each environment's first episode to its end, up to `AT_ONCE` environments in step.
 
@@ -143,7 +109,6 @@ def rollout(
         workers: threads that simulate, MuJoCo in parallel; 0: this one; None: one per core and 16 episodes.
         on_step: called after every step with (step of the episodes that are played, episodes that have not ended).
         on_action: called with every action, see `OnAction`.
-        recorder: keeps the episodes.
 
     Raises:
         ValueError: no episode, or no target return.
@@ -158,13 +123,11 @@ def rollout(
             groups = _groups(policy, partial(make_env, env_id, **(env_kwargs or {})), turn, workers, stack)
             began = time.perf_counter()
             for group in groups:
-                observations = group.reset(targets, seeds)
-                if recorder is not None:
-                    recorder.begin(observations)
+                group.reset(targets, seeds)
             for step in count():
                 for group in groups:
                     if group.running.size and step > 0:
-                        group.receive(returns, lengths, recorder)
+                        group.receive(returns, lengths)
                     if group.running.size:
                         group.act(on_action)
                 running = sum(group.running.size for group in groups)
@@ -200,7 +163,6 @@ def _groups(
 class _Group(Generic[State]):
     """Environments that one call of the policy acts for; `running` are those whose episode goes on, (n,)."""
 
-    actions: npt.NDArray[Any]  # the last ones of those, (n, A), or (n,)
     thread: ThreadPoolExecutor | None = None  # simulates, where it is not the caller
 
     def __init__(
@@ -213,8 +175,8 @@ class _Group(Generic[State]):
             self._envs[e] = make()
             stack.callback(close_env, self._envs[e])
 
-    def reset(self, targets: Floats, seeds: Indices) -> Floats:
-        """Begins the episodes; returns the first observations (n, O). `targets` and `seeds` are those of all."""
+    def reset(self, targets: Floats, seeds: Indices) -> None:
+        """Begins the episodes. `targets` and `seeds` are those of all."""
         self._seeds, targets = seeds.tolist(), targets[self.running]
         seen = [begin(env, self._where(e), seed=self._seeds[e])[0].copy() for e, env in self._envs.items()]
         observations = np.array(seen, np.float64)
@@ -226,7 +188,6 @@ class _Group(Generic[State]):
         sampled = getattr(self._policy, "temperature", None) is not None
         more: dict[str, Any] = {"seed": seeds[self.running][rows]} if sampled else {}
         self._state = self._policy.initial_state(len(rows), targets[rows], **more)
-        return observations
 
     def _where(self, e: int) -> str:
         return f"reset with seed {self._seeds[e]}, step {self._steps}"
@@ -239,7 +200,7 @@ class _Group(Generic[State]):
             seen, *answer = take(self._envs[e], action.copy(), self._where(e))
             answers.append((seen.copy(), *answer[:3]))
         observations, rewards, terminated, truncated = map(np.array, zip(*answers, strict=True))
-        return Steps(observations.astype(np.float64), rewards, terminated | truncated, terminated)
+        return Steps(observations.astype(np.float64), rewards, terminated | truncated)
 
     def act(self, on_action: OnAction | None) -> None:
         """Lets the policy act, and begins the step of the running environments."""
@@ -259,19 +220,17 @@ class _Group(Generic[State]):
                 if hasattr(state, "previous_action"):  # what was executed, as in data
                     self._state = state._replace(previous_action=within)
             actions = within
-        self.actions = actions[self._places]
+        actions = actions[self._places]
         if on_action is not None:
-            on_action(self.running, self.actions)
-        step = partial(self._step, self.running, self.actions)
+            on_action(self.running, actions)
+        step = partial(self._step, self.running, actions)
         self._answer = step if self.thread is None else self.thread.submit(step).result
 
-    def receive(self, returns: Floats, lengths: Indices, recorder: Recorder | None) -> None:
+    def receive(self, returns: Floats, lengths: Indices) -> None:
         """Waits for the step and counts it in the `returns` and `lengths` of all environments."""
         answer = self._answer()
         returns[self.running] += answer.rewards
         lengths[self.running] += 1
-        if recorder is not None:
-            recorder.take(self.running, self.actions, answer)
         self._observations[self._places], self._rewards[self._places] = answer.observations, answer.rewards
         if answer.ended.any():
             self._keep(np.flatnonzero(~answer.ended))

@@ -23,11 +23,10 @@ from ..base.errors import CheckpointError, UsageError
 from ..base.fields import CONTEXT, COUNT, SEED, TEMPERATURE
 from ..base.files import check_writable, write_json
 from ..cli import Parser, choose_device, import_registering, progress_bar, run, target_return
-from ..envs.data.minari import new_minari_folder, write_minari
-from ..envs.simulation import AT_ONCE, Recorder
+from ..envs.simulation import AT_ONCE, OnAction
 from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import LocalTask, env_kwargs, get_task
-from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, held_out_episodes, target_words, task_fields
+from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, held_out_episodes, task_fields
 from ..runtime import load_policy
 from .play import EpisodePlan, action_error, score_policy
 from .scores import Score, format_overview, format_table
@@ -56,7 +55,6 @@ def make_parser() -> Parser:
     add("--held-out", action="store_true", help="also the action error on the held-out episodes of the run")
     add("--json", type=Path, metavar="FILE", help="write a list, one object per target return, with every episode")
     add("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
-    add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
     parser.add_shared(device="cpu")
     return parser
 
@@ -72,11 +70,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         check_writable(f"--{option}", getattr(arguments, option))
     if arguments.json is not None and arguments.json == arguments.video:
         raise UsageError(f"--json, --video: both name {arguments.json}; give each file a name of its own")
-    for option in ("video", "record_minari"):
-        if getattr(arguments, option) is not None and len(arguments.runs) > 1:
-            raise UsageError(f"--{option.replace('_', '-')}: takes one policy, not {len(arguments.runs)}")
-    if arguments.record_minari is not None:
-        new_minari_folder(arguments.record_minari)
+    if arguments.video is not None and len(arguments.runs) > 1:
+        raise UsageError(f"--video: takes one policy, not {len(arguments.runs)}")
     import_registering(arguments.register)
     found: list[tuple[str, Score]] = []
     for path in arguments.runs:
@@ -158,9 +153,8 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
         )
     filmed = card.env_id, card.env_kwargs, arguments.eval_seed
     with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
-        recorder = None if arguments.record_minari is None else Recorder()
-        watchers = {"on_action": None if video is None else video.note, "recorder": recorder}
-        scores = _play(policy, card, weights, arguments, watchers) if card.env_id else []
+        on_action = None if video is None else video.note
+        scores = _play(policy, card, weights, arguments, on_action) if card.env_id else []
         if held_out is not None:
             error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
@@ -169,8 +163,6 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
             print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
             if arguments.json is not None:  # of all policies so far: a later one may fail
                 write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
-            if recorder is not None:
-                print(_record(recorder, arguments.record_minari, card, scores))
             if video is not None:
                 print(video.write(scores[0]))
     if error is not None:
@@ -178,7 +170,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
 
 
 def _play(
-    policy: BasePolicy, card: PolicyCard, weights: str, arguments: argparse.Namespace, watchers: dict[str, Any]
+    policy: BasePolicy, card: PolicyCard, weights: str, arguments: argparse.Namespace, on_action: OnAction | None
 ) -> list[Score]:
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
     apart = card.mismatch(policy.rollout, policy.context_length)
@@ -193,20 +185,4 @@ def _play(
             bar.update()
             bar.set_postfix_str(f"{running} episodes running", refresh=False)
 
-        return score_policy(policy, card, plan, on_step=progress, **watchers)
-
-
-def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
-    episodes, finals = recorder.episodes(dataset_id, card.env_id)
-    asked = ", ".join(target_words(score.target_return) for score in scores)
-    references = card.reference_returns
-    folder = write_minari(
-        dataset_id,
-        episodes,
-        env_id=card.env_id,
-        env_kwargs=card.env_kwargs,
-        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; target returns {asked}",
-        reference_returns=None if references is None else (references[0], references[1]),
-        final_observations=finals,
-    )
-    return f"{folder}: {len(episodes)} episodes, {episodes.n_steps:,} steps; read it with --source minari:{dataset_id}"
+        return score_policy(policy, card, plan, on_step=progress, on_action=on_action)

@@ -43,7 +43,7 @@ class EpisodePlan:
 def score_policy(policy: BasePolicy, card: PolicyCard, plan: EpisodePlan, **watchers: Any) -> list[Score]:  # noqa: ANN401
     """Roll out a policy for every target return, all in one batch, and score it. `card` describes the policy.
 
-    `watchers` are `on_step`, `on_action` and `recorder` of `envs.rollout`.
+    `watchers` are `on_step` and `on_action` of `envs.rollout`.
 
     Raises:
         CheckpointError: the sizes of the environment and the policy differ.

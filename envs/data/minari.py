@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
 from ...base.errors import DataError, UsageError, one_line
 from ...base.files import alone, sha256, sync, write_folder, writing
@@ -366,13 +365,12 @@ def write_minari(
     env_kwargs: Mapping[str, Any] | None = None,
     description: str | None = None,
     reference_returns: tuple[float, float] | None = None,
-    final_observations: npt.ArrayLike | None = None,
 ) -> Path:
     """Write episodes as the Minari dataset `dataset_id` in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`.
 
     They were recorded on the registered environment `env_id` (None: unknown) made with `env_kwargs`. Minari stores
-    T + 1 observations of an episode of T steps: `final_observations` (E, O) are the last ones; without them the one
-    before is repeated, and the description says so. `reference_returns` score 0 and 100. Returns the folder.
+    T + 1 observations of an episode of T steps: the last is the one before, and the description says so.
+    `reference_returns` score 0 and 100. Returns the folder.
 
     Raises:
         UsageError: not a Minari id, the dataset already exists, or an argument does not fit.
@@ -385,29 +383,22 @@ def write_minari(
     from minari.dataset.minari_storage import MinariStorage
 
     target = new_minari_folder(dataset_id)
-    # The last step of each episode, again where nothing else is known.
-    finals = episodes.observations[episodes.offsets[1:] - 1]
-    if final_observations is None:
-        description = "; ".join(filter(None, (_REPEATED, description)))
-    elif np.shape(final_observations) == finals.shape:
-        finals = np.asarray(final_observations, finals.dtype)
-    else:
-        raise UsageError(f"final_observations have shape {np.shape(final_observations)}, not {finals.shape}")
+    description = "; ".join(filter(None, (_REPEATED, description)))
     env_spec, action_space = _recorded_on(episodes, env_id, env_kwargs or {})
     low, high = (None, None) if reference_returns is None else map(float, reference_returns)
     about = {"description": description, "env_spec": env_spec, "ref_min_score": low, "ref_max_score": high}
     about |= {"dataset_id": dataset_id, "minari_version": __version__}
     buffers = []
     for e, episode in enumerate(episodes):
+        seen = np.concatenate([episode.observations, episode.observations[-1:]])
         last = np.arange(1, len(episode) + 1) == len(episode)
         ends = {"terminations": last & episode.terminated, "truncations": last & (not episode.terminated)}
-        observations = np.concatenate([episode.observations, finals[e : e + 1]])
-        buffers.append(EpisodeBuffer(e, None, None, observations, episode.actions, episode.rewards, **ends))
+        buffers.append(EpisodeBuffer(e, None, None, seen, episode.actions, episode.rewards, **ends))
 
     def fill(folder: Path) -> None:
         data = folder / "data"
         data.mkdir()
-        observed = gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), finals.dtype.type)
+        observed = gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), episodes.observations.dtype.type)
         storage = MinariStorage.new(data, observed, action_space)
         storage.update_metadata({key: value for key, value in about.items() if value is not None})
         storage.update_episodes(buffers)

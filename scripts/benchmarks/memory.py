@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -29,9 +30,11 @@ from aaren_rl.compare.measure import measured_on
 from aaren_rl.compare.report import INK, SOFT, paint
 from aaren_rl.envs import Episodes, get_task
 from aaren_rl.envs import rollout as play
+from aaren_rl.envs.data.episodes import Episode, join
 from aaren_rl.envs.local import reacher
 from aaren_rl.envs.local.reacher import SHOWN, TARGET, ReacherRecall
-from aaren_rl.envs.simulation import Recorder
+from aaren_rl.envs.simulation import begin, take
+from aaren_rl.envs.tasks.environment import close_env, make_env
 from aaren_rl.envs.tasks.table import LONGEST
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.table import label, style
@@ -99,11 +102,21 @@ def is_recurrent(config: RunConfig) -> bool:
 
 def record(policy: Policy, env: str, episodes: int, seed: int, length: int | None = None) -> Episodes:
     """Episodes of a policy in a task, with the target return of the task. `length`: of the corridor."""
-    task, recorder = get_task(env), Recorder()
-    kwargs = {} if length is None else {"length": length}
-    target = task.target_returns[0]
-    play(policy, task.env_id, episodes=episodes, target_return=target, seed=seed, env_kwargs=kwargs, recorder=recorder)
-    return recorder.episodes(env, task.env_id)[0]
+    task, parts = get_task(env), []
+    with ExitStack() as stack:
+        game = make_env(task.env_id, **({} if length is None else {"length": length}))
+        stack.callback(close_env, game)
+        for e in range(episodes):
+            seen, _ = begin(game, seed=seed + e)
+            state, reward, rows, ended = policy.initial_state(1, task.target_returns[0]), 0.0, [], False
+            while not ended:
+                actions, state = policy.act(seen[None], np.float32([reward]), state)
+                after, reward, terminated, truncated, _ = take(game, actions[0])
+                rows.append((seen, actions[0], reward))
+                seen, ended = after, terminated or truncated
+            observations, taken, rewards = (np.array(column, np.float32) for column in zip(*rows, strict=True))
+            parts.append(Episode(observations, taken, rewards, terminated))
+    return join(parts, dataset=env, env_id=task.env_id)
 
 
 def check(policy: Policy) -> float:

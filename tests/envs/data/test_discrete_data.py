@@ -18,10 +18,11 @@ from minari_sets import small
 from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, Episodes, get_task, load_task, rollout
 from aaren_rl.envs.data.columns import sizes
+from aaren_rl.envs.data.episodes import join
 from aaren_rl.envs.data.files import read_file, write_hdf5
 from aaren_rl.envs.data.minari import write_minari
 from aaren_rl.envs.local import cartpole, tmaze
-from aaren_rl.envs.simulation import Recorder, begin, take
+from aaren_rl.envs.simulation import begin, play_episode, take
 from aaren_rl.envs.tasks.environment import make_env, own_task
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.train.config import main as train
@@ -165,13 +166,16 @@ class Cycle:
         return np.full(len(observation), [-1, 0, 0, 1][state % 4], np.int64), state + 1
 
 
-def test_recorded_rollouts_are_read_back_bit_for_bit():
+def test_played_episodes_are_read_back_bit_for_bit():
     """FlattenObservation, which the environment's description then names, is no foreign wrapper."""
-    recorder = Recorder()
-    played = rollout(Cycle(), "SeenDiscrete-v0", episodes=3, target_return=0.0, seed=5, workers=0, recorder=recorder)
-    episodes, finals = recorder.episodes(ID, "SeenDiscrete-v0")
-    assert played.lengths.tolist() == [4, 4, 4] and episodes.actions.tolist() == [-1, 0, 0, 1] * 3
-    write_minari(ID, episodes, env_id="SeenDiscrete-v0", final_observations=finals)
+    taken = list[np.ndarray]()
+    asked = {"episodes": 3, "target_return": 0.0, "seed": 5, "workers": 0}
+    played = rollout(Cycle(), "SeenDiscrete-v0", **asked, on_action=lambda _, actions: taken.append(actions))
+    assert played.lengths.tolist() == [4, 4, 4] and np.array(taken).T.tolist() == [[-1, 0, 0, 1]] * 3
+    env = make_env("SeenDiscrete-v0")
+    parts = [play_episode(env, lambda _, last=last: last, 5, 4) for last in (-1, 0, 1)]
+    episodes = join(parts, dataset=ID, env_id="SeenDiscrete-v0")
+    write_minari(ID, episodes, env_id="SeenDiscrete-v0")
     _, again = load_task("mine", f"minari:{ID}")
     same(again, episodes)
 
@@ -188,9 +192,7 @@ def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path, capsys):
     rng = np.random.default_rng(0)
     data = save(tmp_path / "own.hdf5", observations=np.eye(4)[rng.integers(4, size=N)])
     run = str(trained(data, "--env-id SeenDiscrete-v0 --eval-every 2 --eval-episodes 1 --final-episodes 1"))
-    assert evaluate([run, "--episodes", "2", "--temperature", "2", "--record-minari", ID]) == 0
-    task, episodes = load_task("mine", f"minari:{ID}")
-    assert set(episodes.actions) <= {-1, 0, 1} and task.action_start == START
+    assert evaluate([run, "--episodes", "2", "--temperature", "2"]) == 0
     capsys.readouterr()
     assert evaluate([run, "--env-id", "SeenBox-v0", "--episodes", "1"]) == 0
     assert evaluate([run, "--env-id", "Smooth-v0", "--episodes", "1"]) == 4

@@ -216,33 +216,29 @@ def test_an_environment_of_your_own(tmp_path, monkeypatch):
 def test_written_datasets_are_read_by_minari_and_here(tmp_path):
     import minari
 
-    episodes, finals = small(), np.arange(33, dtype=np.float32).reshape(3, 11)
-    kwargs, more = {"reset_noise_scale": 0.01}, {"description": "by hand", "reference_returns": (1, 2)}
-    folder = write_minari(ID, episodes, env_id="Hopper-v5", env_kwargs=kwargs, final_observations=finals, **more)
+    episodes, kwargs = small(), {"reset_noise_scale": 0.01}
+    more = {"description": "by hand", "reference_returns": (1, 2)}
+    folder = write_minari(ID, episodes, env_id="Hopper-v5", env_kwargs=kwargs, **more)
     assert folder == tmp_path / ID and [*folder.parent.iterdir()] == [folder]
     read, spec = read_minari(ID)
     same(read, episodes)
     assert (spec.recorded.env_kwargs, spec.reference[1:], read.env_id) == (kwargs, (1.0, 2.0), "Hopper-v5")
-    assert read.notes == ("description: by hand",)
+    assert re.fullmatch("description: the observation behind .* repeats the one before; by hand", *read.notes)
     dataset = minari.load_dataset(ID)
     assert (dataset.total_episodes, dataset.total_steps) == (3, 12)
     assert dataset.env_spec == gym.spec("Hopper-v5").__class__.from_json(dataset.env_spec.to_json())
-    for stored, episode, final in zip(dataset, episodes, finals, strict=True):
-        np.testing.assert_array_equal(stored.observations, [*episode.observations, final])
+    for stored, episode in zip(dataset, episodes, strict=True):
+        np.testing.assert_array_equal(stored.observations, [*episode.observations, episode.observations[-1]])
         np.testing.assert_array_equal(stored.actions, episode.actions)
         np.testing.assert_array_equal(stored.rewards, episode.rewards)
         assert stored.terminations[-1] == episode.terminated and stored.truncations[-1] != episode.terminated
         assert not stored.terminations[:-1].any() and not stored.truncations[:-1].any()
 
 
-def test_a_repeated_last_observation_is_said_and_nothing_overwritten(tmp_path):
-    path = write_minari(ID, small(), env_id=None, description="mine") / "data" / "main_data.hdf5"
-    with h5py.File(path) as file:
-        observations = file["episode_0/observations"][()]
-    np.testing.assert_array_equal(observations[-1], observations[-2])
-    episodes, before = read_minari(ID).episodes, path.read_bytes()
-    assert re.fullmatch("description: the observation behind .* repeats the one before; mine", *episodes.notes)
-    assert episodes.env_id is None
+def test_nothing_is_overwritten():
+    path = write_minari(ID, small(), env_id=None) / "data" / "main_data.hdf5"
+    before = path.read_bytes()
+    assert read_minari(ID).episodes.env_id is None
     with pytest.raises(UsageError, match="already exists"):
         write_minari(ID, small(), env_id=None)
     assert path.read_bytes() == before
@@ -276,7 +272,6 @@ def test_what_the_registry_passes_on_is_read_again(tmp_path, monkeypatch):
         (UsageError, "JSON", {"env_kwargs": {"frame_skip": np.int64(4)}}),
         (DataError, "not written: .*env_spec.kwargs has .*reset_noise", {"env_kwargs": {"reset_noise_scale": np.nan}}),
         (SimulationError, "unexpected keyword argument 'x'", {"env_kwargs": {"x": 1}}),
-        (UsageError, "final_observations", {"final_observations": np.zeros((2, 11))}),
     ],
 )
 def test_writing_checks_the_environment(tmp_path, error, message, options):

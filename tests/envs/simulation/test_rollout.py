@@ -8,15 +8,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from checks import replayed, same
 from gymnasium.envs.registration import EnvSpec
 from policies import HOPPER, plain_policy
-from small_run import scores
 
 from aaren_rl.envs import SimulationError, make_env, simulation
-from aaren_rl.envs.data.minari import read_minari
-from aaren_rl.envs.simulation import Recorder, Rollouts, rollout
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.envs.simulation import Rollouts, play_episode, rollout
 
 Register = Callable[..., str]
 TARGET, ID = 3600.0, "me/hopper/aaren-v0"
@@ -181,60 +177,28 @@ def test_no_episode_at_all_is_refused(asked):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_many_episodes_are_played_in_turns(workers, monkeypatch):
     """The same episodes as at once, with the same watchers."""
-    kept, told, acted = [Recorder(), Recorder()], [], []
+    told, acted = [], []
     asked = {"episodes": 7, "target_return": [TARGET, 500.0]}
-    whole = play(**asked, recorder=kept[0], on_step=lambda *now: told.append(now))
+    whole = play(**asked, on_step=lambda *now: told.append(now))
     assert told == [(i + 1, int((whole.lengths > i + 1).sum())) for i in range(whole.lengths.max())]
     monkeypatch.setattr(simulation, "AT_ONCE", 4)
-    turns = play(**asked, recorder=kept[1], workers=workers, on_action=lambda which, _: acted.extend(which))
+    turns = play(**asked, workers=workers, on_action=lambda which, _: acted.extend(which))
     assert turns.returns.tolist() == whole.returns.tolist() and turns.lengths.tolist() == whole.lengths.tolist()
     assert np.bincount(acted).tolist() == whole.lengths.tolist()
-    (first, finals), (again, others) = (recorder.episodes("mine", HOPPER) for recorder in kept)
-    same(first, again)
-    np.testing.assert_array_equal(finals, others)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_recorded_is_what_happened(workers):
-    recorder = Recorder()
-    asked = {"episodes": 20, "target_return": TARGET, "seed": 10, "workers": workers}
-    played = rollout(plain_policy(), HOPPER, **asked, recorder=recorder)
-    episodes, finals = recorder.episodes("mine", HOPPER)
-    np.testing.assert_array_equal(episodes.lengths, played.lengths)
-    np.testing.assert_allclose(episodes.returns, played.returns, rtol=1e-6)
-    assert episodes.terminated.all() and len(set(played.lengths.tolist())) > 1
-    env = make_env(HOPPER)
+def test_what_is_counted_is_what_happened(workers):
+    """The actions that were taken, again in one environment, give the same returns and lengths."""
+    taken = [list[np.ndarray]() for _ in range(20)]
+
+    def note(which: np.ndarray, actions: np.ndarray) -> None:
+        for e, action in zip(which, actions.copy(), strict=True):
+            taken[e].append(action)
+
+    played, env = play(episodes=20, workers=workers, on_action=note), make_env(HOPPER)
+    assert played.lengths.tolist() == [len(actions) for actions in taken] and len({*played.lengths}) > 1
     for e in (0, 19):
-        np.testing.assert_array_equal(finals[e], replayed(env, episodes[e], 10 + e))
+        again = play_episode(env, lambda _, e=e: taken[e].pop(0), 10 + e, 1000)
+        assert again.terminated and not taken[e] and again.rewards.sum() == pytest.approx(played.returns[e], rel=1e-6)
     env.close()
-
-
-def test_a_time_limit_is_not_a_fall():
-    recorder, limit = Recorder(), {"max_episode_steps": 4}
-    rollout(plain_policy(), HOPPER, env_kwargs=limit, episodes=2, target_return=TARGET, seed=10, recorder=recorder)
-    episodes, _ = recorder.episodes("mine", HOPPER)
-    assert episodes.lengths.tolist() == [4, 4] and not episodes.terminated.any()
-
-
-def test_minari_opens_the_recorded_dataset(trained_run, tmp_path, monkeypatch, capsys):
-    import minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    asked = f"--episodes 2 --target-return 3600 1800 --record-minari {ID}"
-    played = scores(trained_run, asked, tmp_path / "scores.json")
-    assert f"minari:{ID}" in capsys.readouterr().out
-    data = minari.load_dataset(ID)
-    returns = [r for score in played for r in score["returns"]]
-    assert data.recover_environment().spec.id == HOPPER
-    for episode, total in zip(data.iterate_episodes(), returns, strict=True):
-        assert episode.rewards.sum() == pytest.approx(total, rel=1e-6)
-        assert len(episode.observations) == len(episode.rewards) + 1 and episode.terminations[-1]
-        assert not episode.truncations[-1] and (episode.observations[-1] != episode.observations[-2]).any()
-    assert read_minari(ID).spec.reference[1:] == pytest.approx((-20.272305, 3234.3))
-    description = data.storage.metadata["description"]
-    assert "target returns 3600, 1800" in description and "decision-aaren" in description
-    # A dataset that is there stays.
-    assert evaluate([str(trained_run), "--record-minari", ID]) == 2
-    assert "already exists" in capsys.readouterr().err and minari.load_dataset(ID).total_episodes == 4
-    assert evaluate([str(trained_run), "--record-minari", "../x"]) == 2
-    assert "is not a Minari id" in capsys.readouterr().err
