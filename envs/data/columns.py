@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -83,6 +83,11 @@ class Column:
         return tuple(self.data.shape)
 
     @property
+    def parts(self) -> "list[Column]":
+        """The columns that it is read from."""
+        return [self]
+
+    @property
     def name(self) -> str:
         """Its name without its file and group."""
         return re.split("[:/ ]", self.place)[-1]
@@ -112,8 +117,9 @@ class Column:
 
     def blocks(self, steps: int) -> Iterator[slice]:
         """Slices of the first steps that need little memory, of whole chunks of a file."""
-        chunk = (getattr(self.data, "chunks", None) or (1,))[0]
-        rows = chunk * max(1, _BLOCK_BYTES // (chunk * max(1, self.width * self.data.dtype.itemsize)))
+        widest = max(self.parts, key=lambda part: part.width)
+        chunk = (getattr(widest.data, "chunks", None) or (1,))[0]
+        rows = chunk * max(1, _BLOCK_BYTES // (chunk * max(1, widest.width * widest.data.dtype.itemsize)))
         return (slice(start, min(start + rows, steps)) for start in range(0, steps, rows))
 
 
@@ -137,6 +143,31 @@ def columns_of(tree: Tree) -> list[Column]:
     return [column for part in parts for column in columns_of(part)]
 
 
+@dataclass(frozen=True)
+class Flat(Column):
+    """Observations of several columns, or of a layout, as one column: flattened where they are read.
+
+    `data` is their tree.
+    """
+
+    layout: Layout | None
+
+    @property
+    def parts(self) -> list[Column]:
+        return columns_of(self.data)
+
+    @property
+    def width(self) -> int:
+        return sum(part.width for part in self.parts) if self.layout is None else flat_size(self.layout)
+
+    def read(self, rows: Any = ()) -> npt.NDArray[Any]:
+        """Their numbers (N, O) in float64; DataError: a part is missing, of another shape or not in its space."""
+        try:
+            return flatten_batch(self.layout, changed(self.data, lambda part: part.read(rows)), self.place, np.float64)
+        except ValueError as error:  # which says what to do
+            raise DataError(str(error)) from error
+
+
 class Table(NamedTuple):
     """Columns of as many steps, by the names that their source has; `place` names the file, or the part of it."""
 
@@ -158,6 +189,13 @@ class Part(NamedTuple):
     rewards: Column
     marks: dict[str, dict[str, Column]]
     others: dict[str, Column]
+
+    def flat(self, layout: Layout | None) -> Column:
+        """Observations as one column; those that are vectors as they are."""
+        seen, place = self.observations, f"{self.place}:{OBSERVATIONS}"
+        if not isinstance(seen, Column):
+            return Flat(place, seen, layout)
+        return seen if layout is None or is_vector(layout) else Flat(seen.place, seen, layout)
 
     @property
     def steps(self) -> int:
@@ -325,8 +363,7 @@ def _step_column(table: Table, role: str, chosen: Sequence[str] | None) -> Tree:
         return Column(f"{table.place}:{role}", beside)
     for other in present[1:]:
         one, two = ([column.read() for column in columns_of(table.of(name))] for name in (present[0], other))
-        same = [np.array_equal(*pair, equal_nan=True) for pair in zip(one, two, strict=False)]
-        if len(one) != len(two) or not all(same):
+        if len(one) != len(two) or not all(map(partial(np.array_equal, equal_nan=True), one, two)):
             raise DataError(
                 f"{table.place}: {present[0]} and {other} both are {role}, and differ; leave one out, or say which, "
                 f"--columns {role}={present[0]}, names={{'{role}': '{present[0]}'}}"
@@ -371,56 +408,27 @@ def apart(part: Part) -> list[Part]:
 # Numbers
 
 
-def flat_width(tree: Tree, layout: Layout | None) -> int:
-    """The number O of columns of observations once they are flattened."""
-    if layout is not None and not _is_flat(tree, layout):
-        return flat_size(layout)
-    return sum(column.width for column in columns_of(tree))
-
-
-def _is_flat(tree: Tree, layout: Layout | None) -> bool:
-    return isinstance(tree, Column) and (layout is None or is_vector(layout))
-
-
-def read_finite(
-    trees: Sequence[Tree],
-    out: npt.NDArray[Any],
-    keep: Sequence[Flags],
-    places: Sequence[str] = (),
-    layout: Layout | None = None,
-) -> npt.NDArray[Any]:
-    """Read the rows that are kept, (N,) of each tree, into `out` (M, ...), up to its end; returns it.
-
-    `places` name trees that are not one column.
+def read_finite(columns: Sequence[Column], out: npt.NDArray[Any], keep: Sequence[Flags]) -> npt.NDArray[Any]:
+    """Read the rows that are kept, (N,) of each column, into `out` (M, ...), up to its end; returns it.
 
     DataError: a value is not finite in float32; the message has its place, its column and its step.
     """
     start = 0
-    for tree, kept, place in zip_longest(trees, keep, places):
-        first, columns = start, columns_of(tree)
-        place = tree.place if isinstance(tree, Column) else place
-        for rows in max(columns, key=lambda column: column.width).blocks(len(kept)):
-            values = _flat(tree, rows, layout, place, out)
+    for column, kept in zip(columns, keep, strict=True):
+        first = start
+        for rows in column.blocks(len(kept)):
+            values = column.read(rows)
             values = values if kept[rows].all() else values[kept[rows]]
             stop = min(start + len(values), len(out))
             with np.errstate(over="ignore", invalid="ignore"):  # infinite then, which is reported
                 out[start:stop] = values[: stop - start].reshape(stop - start, *out.shape[1:])
-            _check_finite(place, out[start:stop], start - first)
+            _check_finite(column.place, out[start:stop], start - first)
             start = stop
-            for array in (out, *(column.data for column in columns)):
+            for array in (out, *(part.data for part in column.parts)):
                 release(array)
             if start == len(out):
                 return out
     return out
-
-
-def _flat(tree: Tree, rows: slice, layout: Layout | None, place: str, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if isinstance(tree, Column) and _is_flat(tree, layout):
-        return tree.read(rows)
-    try:
-        return flatten_batch(layout, changed(tree, lambda column: column.read(rows)), place, out.dtype)
-    except ValueError as error:  # which says what to do
-        raise DataError(str(error)) from error
 
 
 def _check_finite(place: str, out: npt.NDArray[Any], first: int) -> None:
@@ -434,29 +442,22 @@ def _check_finite(place: str, out: npt.NDArray[Any], first: int) -> None:
     )
 
 
-def read_observations(
-    trees: Sequence[Tree], keep: Sequence[Flags], places: Sequence[str], layout: Layout | None, mapped: bool
-) -> npt.NDArray[Any]:
+def read_observations(columns: Sequence[Column], keep: Sequence[Flags], mapped: bool) -> npt.NDArray[Any]:
     """Observations (N, O) as float32, flattened, or all in float64 if float32 would lose what a column is about.
 
-    Degrees, times or ticks may lie many of their deviations from zero. DataError: as `read_finite`, or a part is
-    missing, of another shape or not in its space.
+    Degrees, times or ticks may lie many of their deviations from zero. DataError: as `read_finite`, or `Flat.read`.
     """
-    shape = sum(int(kept.sum()) for kept in keep), flat_width(trees[0], layout)
-
-    def fill(out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return read_finite(trees, out, keep, places, layout)
-
-    found = fill(allocate(shape, np.float32, mapped))
-    stored = np.result_type(*(column.data.dtype for tree in trees for column in columns_of(tree)))
+    shape = sum(int(kept.sum()) for kept in keep), columns[0].width
+    found = read_finite(columns, allocate(shape, np.float32, mapped), keep)
+    stored = np.result_type(*(part.data.dtype for column in columns for part in column.parts))
     if np.can_cast(stored, np.float32) or not (far := is_far(*moments(found))).any():
         return found
-    first = fill(np.empty((min(shape[0], _FIRST_ROWS), shape[1])))[:, far]
+    first = read_finite(columns, np.empty((min(shape[0], _FIRST_ROWS), shape[1])), keep)[:, far]
     ranges = np.ptp(found[:, far], axis=0).any() or np.ptp(first, axis=0).any()
-    return fill(allocate(shape, np.float64, mapped)) if ranges else found  # constant columns stay float32
+    # Constant columns stay float32.
+    return read_finite(columns, allocate(shape, np.float64, mapped), keep) if ranges else found
 
 
 def narrowed(observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Observations (N, O) in memory as `read_observations` reads them."""
-    keep = np.ones(len(observations), np.bool_)
-    return read_observations([Column(OBSERVATIONS, observations)], [keep], [OBSERVATIONS], None, False)
+    return read_observations([Column(OBSERVATIONS, observations)], [np.ones(len(observations), np.bool_)], False)

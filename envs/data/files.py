@@ -87,19 +87,17 @@ def read(path: Path, limits: Limits, dataset: str | None = None) -> Episodes:
 def _texts(attributes: Mapping[str, Any]) -> dict[str, str]:
     """The attributes that are texts, as printable lines."""
     given = {name: of.decode(errors="replace") if isinstance(of, bytes) else of for name, of in attributes.items()}
-    lines = {name: " ".join(of.split()) for name, of in given.items() if isinstance(of, str)}
-    return {name: "".join(filter(str.isprintable, line)) for name, line in lines.items()}
+    return {name: one_line(of, len(of)) for name, of in given.items() if isinstance(of, str)}
 
 
 def _described(place: str, text: str, columns: int) -> Layout:
     """The layout of flat observations that a file describes; DataError: it describes none, or other ones."""
     try:
         layout = checked_layout(json.loads(text))
-        reason = f"describes {size} columns, not its own" if (size := flat_size(layout)) != columns else ""
+        if (size := flat_size(layout)) != columns:
+            raise ValueError(f"describes {size} columns, not its own")
     except ValueError as error:
-        reason = one_line(error, 150)
-    if reason:
-        raise DataError(f"{place}: {reason}; delete the attribute")
+        raise DataError(f"{place}: {one_line(error, 150)}; delete the attribute") from error
     return layout
 
 
@@ -147,14 +145,12 @@ def _kind(path: Path) -> str:
 
 
 def _read_each(names: Iterable[Any], read: Callable[[Any], Tree]) -> dict[str, Found]:
-    """The columns of these names; of one that cannot be read the error, at once where the name is known."""
+    """The columns of these names; of one that cannot be read the error."""
     columns = dict[str, Found]()
     for name in names:
         try:
             columns[str(name)] = read(name)
         except DataError as error:
-            if str(name) in MEANING:
-                raise
             columns[str(name)] = error
     return columns
 
@@ -282,9 +278,8 @@ def _d3rlpy(file: h5py.File) -> list[Table]:
     for e in range(known):
         columns: dict[str, Tree] = {}
         for key in _D3RLPY:
-            names = (f"{key}_{e}_{part}" for part in itertools.count())
-            parts = [read_tree(file, name) for name in itertools.takewhile(file.__contains__, names)]
-            columns[key] = parts or read_tree(file, f"{key}_{e}")
+            names = itertools.takewhile(file.__contains__, (f"{key}_{e}_{part}" for part in itertools.count()))
+            columns[key] = [read_tree(file, name) for name in names] or read_tree(file, f"{key}_{e}")
         tables.append(Table(f"{file.filename} episode {e}", columns))
     return tables
 
@@ -449,16 +444,14 @@ def _of_steps(value: tuple[Any, ...]) -> bool:
 def column_of(value: Any, place: str) -> Column:
     """An array, or what becomes one, as a column; DataError: it does not, or something of it is missing."""
     value = value.detach().cpu() if hasattr(value, "detach") else value  # a tensor
+    if np.ma.is_masked(value):
+        step, *column = np.argwhere(np.ma.getmaskarray(value))[0]
+        where = f"step {step}" + (f", column {column[0]}" if column else "")
+        raise DataError(f"{place}: is masked at {where}: a value is missing; fill it, or leave the episode out")
     try:
-        if np.ma.is_masked(value):
-            step, *column = np.argwhere(np.ma.getmaskarray(value))[0]
-            where = f"step {step}" + (f", column {column[0]}" if column else "")
-            raise DataError(f"{place}: is masked at {where}: a value is missing; fill it, or leave the episode out")
         array = np.asarray(value)
         if array.dtype == object:
             array = _numbers(value, array)
-    except DataError:
-        raise
     except Exception as error:  # any object may define what it is as an array
         raise DataError(
             f"{place}: cannot be an array of numbers ({one_line(error, 80)}); give as many numbers for each step, and "

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ...base.errors import DataError, one_line
 from ..tasks.spaces import Layout, is_image, is_vector
 from . import columns
-from .columns import CONVERT, OBSERVATIONS, Column, Flags, Limits, Part, Table, Tree, columns_of
+from .columns import CONVERT, Column, Flags, Limits, Part, Table, Tree, columns_of
 from .episodes import allocate, has_room
 
 ONE_EPISODE = "no end is marked in it, so the file is one episode"  # a note
@@ -25,10 +25,6 @@ _LIKE_A_LENGTH = re.compile(r"len|steps|size|horizon|count", re.IGNORECASE)
 _CHOICES = 256  # of actions that are whole numbers but stored as floats, which a note says
 _LARGE = 2**28  # bytes as float32, from which on data are mapped: they need no memory then
 _RESETS, _SOME_ENDS = 0.95, 200  # the share of ends at which a reset shows, of so many of them
-
-
-# Which rows (N,) are steps; where episodes end, and which of these ends the environment made, (N,) each.
-Ends: TypeAlias = tuple[Flags, Flags, Flags]
 
 
 def assemble(
@@ -77,8 +73,9 @@ def assemble(
 def _read(parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, notes: list[str]) -> dict[str, Any]:
     """Observations, actions and rewards of the rows that are kept."""
     kept = np.split(keep, np.cumsum([part.steps for part in parts])[:-1])
-    total, acted, observed = int(keep.sum()), parts[0].actions.width, columns_of(parts[0].observations)
-    size = 4 * total * (columns.flat_width(parts[0].observations, limits.layout) + acted)
+    seen = [part.flat(limits.layout) for part in parts]
+    total, acted = int(keep.sum()), parts[0].actions.width
+    size = 4 * total * (seen[0].width + acted)
     mapped = limits.memory_map or (size >= _LARGE and has_room(size))
     if mapped:
         notes.append("observations and actions are mapped from the disk")
@@ -86,10 +83,9 @@ def _read(parts: Sequence[Part], keep: Flags, limits: Limits, discrete: bool, no
     actions = allocate((total,) if discrete else (total, acted), np.int64 if discrete else np.float32, mapped)
     columns.read_finite([part.rewards for part in parts], rewards, kept)
     columns.read_finite([part.actions for part in parts], actions, kept)
-    trees, places = [part.observations for part in parts], [f"{part.place}:{OBSERVATIONS}" for part in parts]
-    observations = columns.read_observations(trees, kept, places, limits.layout, mapped)
-    if len(observed) > 1 and limits.layout is None:
-        notes.append(f"observations are {', '.join(column.name for column in observed)}, side by side")
+    observations = columns.read_observations(seen, kept, mapped)
+    if len(seen[0].parts) > 1 and limits.layout is None:
+        notes.append(f"observations are {', '.join(part.name for part in seen[0].parts)}, side by side")
     return {"observations": observations, "actions": actions, "rewards": rewards}
 
 
@@ -113,9 +109,7 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
             f"{rewards.place} has shape {rewards.shape}; one number for each step is wanted, (N,) or (N, 1), and at "
             "least one step"
         )
-    choices = actions.is_discrete or limits.n_actions is not None or limits.actions == "discrete"
-    single = len(actions.shape) == 1 and not choices and limits.action_dim not in (None, 1)
-    fits = actions.width in (max(actions.shape[1:], default=1), limits.action_dim) and actions.width and not single
+    fits = actions.width in (max(actions.shape[1:], default=1), limits.action_dim) and actions.width
     if actions.shape[:1] != (steps,) or not fits:
         wrong_shape(actions, steps, f"({steps}, {limits.action_dim or 'any number'})")
     observed = columns_of(part.observations)
@@ -147,8 +141,11 @@ def wrong_shape(column: Column, steps: int, wanted: str) -> NoReturn:
 # Rows that are steps, and where episodes end
 
 
-def ends_of(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Ends:
-    """Steps and ends of all parts, end to end, as their columns mark them; `one_each`: each part is an episode."""
+def ends_of(parts: Sequence[Part], one_each: bool, notes: list[str]) -> tuple[Flags, Flags, Flags]:
+    """Of all parts, end to end, as their columns mark it, (N,) each; `one_each`: each part is an episode.
+
+    Which rows are steps, where episodes end, and which of these ends the environment made.
+    """
     if one_each and len(parts) > 1 and len({part.steps for part in parts}) == 1:
         _refuse_unknown_padding(parts)
     each = zip(*(_ends(part, one_each, notes) for part in parts), strict=True)
@@ -158,7 +155,7 @@ def ends_of(parts: Sequence[Part], one_each: bool, notes: list[str]) -> Ends:
     return keep, ended, terminated
 
 
-def _ends(part: Part, one_each: bool, notes: list[str]) -> Ends:
+def _ends(part: Part, one_each: bool, notes: list[str]) -> tuple[Flags, Flags, Flags]:
     """Steps and ends of one part."""
     keep = _kept(part, one_each, notes)
     last = np.arange(part.steps) == np.flatnonzero(keep)[-1]
@@ -210,31 +207,30 @@ def _kept(part: Part, one_each: bool, notes: list[str]) -> Flags:
 
 def _flags(part: Part, last: Flags, one_each: bool) -> dict[str, Flags]:
     """Where each flag is set, (N,), by its meaning. One that a whole episode has is its last step's."""
-    found: dict[str, Flags] = {}
-    for role in _ENDS:
-        for column in part.marks.get(role, {}).values():
-            if one_each and column.shape[:1] != (part.steps,) and math.prod(column.shape) == 1:
-                flag = last & read_flags(column)[0]
-            else:
-                flag = read_flags(column, part.steps)
-            found[role] = found[role] | flag if role in found else flag
-    return found
+
+    def read(column: Column) -> Flags:
+        if one_each and column.shape[:1] != (part.steps,) and math.prod(column.shape) == 1:
+            return np.logical_and(last, read_flags(column))
+        return read_flags(column, part.steps)
+
+    found = {role: [read(column) for column in part.marks[role].values()] for role in _ENDS if role in part.marks}
+    return {role: np.any(flags, axis=0) for role, flags in found.items()}
 
 
 def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
     """Raises DataError where episodes of one length have an entry that nobody knows and that may tell padding."""
     most = parts[0].steps
     for name, column in parts[0].others.items():
-        found = [part.others[name].read() for part in parts if name in part.others]
-        if len(found) < len(parts) or found[0].dtype.kind not in "biuf":
+        sizes = [math.prod(part.others[name].shape) for part in parts if name in part.others]
+        if len(sizes) < len(parts) or {*sizes} not in ({1}, {most}):
             continue
-        if all(values.size == 1 for values in found):
-            counts = np.concatenate([values.reshape(1) for values in found])
-            odd = _LIKE_A_LENGTH.search(name) and counts.dtype.kind in "iu" and 0 < counts.min() < most >= counts.max()
+        found = [part.others[name].read().reshape(-1) for part in parts]
+        given = np.concatenate(found)
+        if sizes[0] == 1:
+            odd = _LIKE_A_LENGTH.search(name) and given.dtype.kind in "iu" and 0 < given.min() < most >= given.max()
         else:  # zeros and ones that switch once, behind which actions and rewards stand still
-            odd = all(np.isin(values, (0, 1)).all() and values.size == most for values in found)
-            odd = odd and all(_stands_still(*pair) for pair in zip(parts, found, strict=True))
-            odd = odd and any(len(np.unique(values[:-1])) > 1 for values in found)
+            odd = np.isin(given, (0, 1)).all() and any(len(np.unique(values[:-1])) > 1 for values in found)
+            odd = odd and all(map(_stands_still, parts, found))
         if odd:
             raise DataError(
                 f"{column.place} may tell which rows are padding, and all episodes have {most} rows; rename it to "
@@ -265,15 +261,14 @@ def read_flags(column: Column, steps: int | None = None) -> Flags:
 
 def _meaning(part: Part, flags: dict[str, Flags], notes: list[str], one_each: bool, told: str) -> tuple[Flags, Flags]:
     """Where episodes end, and which of these ends the environment made, by what the flags mean together."""
-    nothing = np.zeros(part.steps, np.bool_)
-    terminated, truncated, done = (flags.get(role) for role in ("terminated", "truncated", "done"))
-    ends = [flags[role] for role in _ENDS if role in flags and role in _WHOLE]
+    nothing, terminated = np.zeros(part.steps, np.bool_), flags.get("terminated")
+    ends = [flag for role, flag in flags.items() if role != "goes_on"]
+    ended = np.any([nothing, *ends], axis=0)
     if "goes_on" in flags:  # where it is 0 the task is over, but a recording may go on
-        ends = [*ends, *([] if terminated is None else [terminated])] or [~flags["goes_on"]]
-        return np.any([nothing, *ends], axis=0), ~flags["goes_on"]
-    if terminated is None and done is not None:
-        terminated = done if truncated is None else done & ~truncated
-        if truncated is None and not flags.keys() & {"last", "behind"}:
+        return ended if ends else ~flags["goes_on"], ~flags["goes_on"]
+    if terminated is None and "done" in flags:
+        terminated = flags["done"] & ~flags.get("truncated", nothing)
+        if not flags.keys() & {"truncated", "last", "behind"}:
             notes.append(f"read {' and '.join(part.marks['done'])} as terminations: no flag of truncations is there")
     elif terminated is None:
         notes.append(f"{'' if one_each else 'all '}episodes count as cut: no flag of terminations is there")
@@ -282,8 +277,7 @@ def _meaning(part: Part, flags: dict[str, Flags], notes: list[str], one_each: bo
     read = [name for role in ("done", "last", "behind") if role in flags for name in part.marks[role]]
     if read and not one_each:
         notes.append(f"read ends of episodes from {', '.join(read)}")
-    terminated = nothing if terminated is None else terminated
-    return np.any([nothing, *ends, terminated], axis=0), terminated.copy()
+    return ended, nothing if terminated is None else terminated.copy()
 
 
 def _refuse_unknown_flags(part: Part, flags: Mapping[str, Flags]) -> None:
@@ -426,9 +420,9 @@ def kind_of(parts: Sequence[Part], limits: Limits, notes: list[str]) -> bool:
     if told is None and (limits.n_actions is not None or limits.action_dim is not None):
         told = limits.n_actions is not None
     actions, dtype = parts[0].actions, parts[0].actions.data.dtype
-    if actions.is_discrete and told in (None, True):
+    if actions.is_discrete and told is not False:
         return True
-    choices = _choices(parts) if actions.width == 1 and not actions.is_discrete and told is not False else None
+    choices = _choices(parts) if actions.width == 1 and told is not False else None
     if told is None:
         if choices is not None:
             notes.append(

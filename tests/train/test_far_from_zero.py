@@ -123,7 +123,7 @@ def test_a_hash_is_of_the_numbers():
 def test_what_is_mapped_from_the_disk_is_the_same():
     keep = [np.ones(len(NEAR), bool)]
     for raw in (NEAR, NEAR + 1e9):
-        read = [read_observations([Column("x", raw)], keep, ["x"], None, mapped) for mapped in (False, True)]
+        read = [read_observations([Column("x", raw)], keep, mapped) for mapped in (False, True)]
         assert np.array_equal(*read) and isinstance(read[1], np.memmap)
 
 
