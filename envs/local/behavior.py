@@ -74,7 +74,6 @@ class BehaviorPolicy:
         # One product instead of two for both heads.
         self._heads = np.concatenate([weights[f"{head}.kernel"] for head in ("mean", "log_std")], axis=1)
         self._heads_bias = np.concatenate([weights[f"{head}.bias"] for head in ("mean", "log_std")])
-        self.action_dim = len(weights["mean.bias"])
 
     def gaussian(self, observations: npt.NDArray[np.float32]) -> tuple[Doubles, Doubles]:
         """Mean and standard deviation, both (B, A), of the Gaussian before the tanh, for observations (B, O)."""
@@ -84,13 +83,14 @@ class BehaviorPolicy:
         mean, log_std = np.split(x @ self._heads + self._heads_bias, 2, axis=1)
         return mean, np.exp(np.clip(log_std, *_LOG_STD_RANGE))
 
-    def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the median.
+    def act(self, observations: npt.NDArray[np.float32], noise: Any = 0.0) -> npt.NDArray[np.float32]:
+        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); without it the median.
 
         The same on every processor.
         """
         mean, std = self.gaussian(observations)
-        return (np.round(np.tanh(mean + std * noise) / _GRID) * _GRID).astype(np.float32)
+        action: Doubles = np.round(np.tanh(mean + std * noise) / _GRID) * _GRID
+        return action.astype(np.float32)
 
 
 def play(env: gym.Env[Any, Any], policy: BehaviorPolicy | None, horizon: int, seed: Seed) -> Episode:
@@ -148,8 +148,7 @@ class Recipe:
 
     def shares(self) -> list[int]:
         """Each policy's share of the steps; the episode that crosses its end is kept whole."""
-        shares: list[int] = np.diff(np.linspace(0, self.steps, len(self.policies) + 1).astype(int)).tolist()
-        return shares
+        return [int(share) for share in np.diff(np.linspace(0, self.steps, len(self.policies) + 1).astype(int))]
 
 
 def _recipes(
@@ -240,9 +239,8 @@ def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: b
 
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
     made: list[Episode] = []
-    title = f"making {task.name} (local)"
-    bar = tqdm(total=recipe.steps, desc=title, unit="step", unit_scale=True, disable=not progress)
-    with bar:
+    shown: dict[str, Any] = {"desc": f"making {task.name} (local)", "unit": "step", "unit_scale": True}
+    with tqdm(total=recipe.steps, disable=not progress, **shown) as bar:
         for policy, share in zip(recipe.policies, recipe.shares(), strict=True):
             # Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of both.
             acting = None if policy is None else BehaviorPolicy(weights_path(task, policy))
@@ -316,11 +314,9 @@ def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> Double
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None or recipe.policies[-1] is None:
         return None
-    policy = BehaviorPolicy(weights_path(task, recipe.policies[-1]))
-    noise = np.zeros((1, policy.action_dim), np.float32)
+    policy, returns = BehaviorPolicy(weights_path(task, recipe.policies[-1])), list[np.float64]()
     with make_env(task.env_id) as env:
-        played = [
-            play_episode(env, lambda seen: policy.act(seen[None], noise)[0], seed + i, task.horizon)
-            for i in range(episodes)
-        ]
-    return np.array([episode.rewards.sum(dtype=np.float64) for episode in played])
+        for i in range(episodes):
+            played = play_episode(env, lambda seen: policy.act(seen[None])[0], seed + i, task.horizon)
+            returns.append(played.rewards.sum(dtype=np.float64))
+    return np.array(returns)

@@ -1,6 +1,7 @@
 """MuJoCo's robots without their velocities: the position-only tasks of Ni et al. 2022 (arXiv:2110.05038)."""
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import gymnasium as gym
@@ -15,19 +16,14 @@ from .behavior import make_local
 Array = npt.NDArray[Any]
 
 
-class Positions(gym.ObservationWrapper[Array, Array, Array], gym.utils.RecordConstructorArgs):
+class Positions(gym.wrappers.TransformObservation[Array, Array, Array]):
     """Shows the first `count` numbers of an observation, which in MuJoCo's robots are positions and angles."""
 
     def __init__(self, env: gym.Env[Array, Array], count: int) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, count=count)  # for `gym.make(env.spec)`
-        super().__init__(env)
-        space = env.observation_space
-        assert isinstance(space, gym.spaces.Box)
-        self.observation_space = gym.spaces.Box(space.low[:count], space.high[:count], dtype=space.dtype.type)
-        self._count = count
-
-    def observation(self, observation: Array) -> Array:
-        return observation[: self._count]
+        space: Any = env.observation_space
+        shown = gym.spaces.Box(space.low[:count], space.high[:count], dtype=space.dtype.type)
+        super().__init__(env, itemgetter(slice(count)), shown)
 
 
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:
