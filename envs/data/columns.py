@@ -294,13 +294,12 @@ def hold(path: str, steps: dict[str, npt.NDArray[Any]], limits: Limits, notes: l
 def _hold_actions(path: str, actions: npt.NDArray[Any], limits: Limits, notes: list[str]) -> None:
     """Raises DataError where an action, (N, A) or (N,), is out of bounds or no choice; `clip_actions` changes it."""
     if (n := limits.n_actions) is not None:
-        start = limits.action_start
-        odd = np.flatnonzero((actions < start) | (actions >= start + n))
-        if odd.size:
-            raise DataError(
-                f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
-                f"{start + n - 1}; choose the environment it was recorded on, or renumber its actions"
+        first, last = limits.action_start, limits.action_start + n - 1
+        if (odd := np.flatnonzero((actions < first) | (actions > last))).size:
+            found = (
+                f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {first} to {last}"
             )
+            raise DataError(f"{found}; choose the environment it was recorded on, or renumber its actions")
         return
     low, high = (np.asarray(bound, dtype=np.float32) for bound in (limits.action_low, limits.action_high))
     least, most = actions.min(axis=0), actions.max(axis=0)

@@ -160,9 +160,8 @@ def _npz(path: Path) -> dict[str, Found]:
         try:
             return column_of(archive[name], f"{path}:{name}")
         except ValueError as error:
-            raise DataError(
-                f"{path}:{name} holds Python objects, which are pickled and may run code; {CONVERT}"
-            ) from error
+            told = "holds Python objects, which are pickled and may run code"
+            raise DataError(f"{path}:{name} {told}; {CONVERT}") from error
 
     with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
         return _read_each(archive.files, read)

@@ -105,10 +105,7 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
     """All checks of a part but those of its numbers; DataError: a shape does not fit, and what to do."""
     steps, rewards, actions = part.steps, part.rewards, part.actions
     if not steps or rewards.width != 1:
-        raise DataError(
-            f"{rewards.place} has shape {rewards.shape}; one number for each step is wanted, (N,) or (N, 1), and at "
-            "least one step"
-        )
+        raise DataError(f"{rewards.place} has shape {rewards.shape}; give (N,), a number for each step, at least one step")
     fits = actions.width in (max(actions.shape[1:], default=1), limits.action_dim) and actions.width
     if actions.shape[:1] != (steps,) or not fits:
         wrong_shape(actions, steps, f"({steps}, {limits.action_dim or 'any number'})")
@@ -120,10 +117,7 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
         if numbers and (limits.layout is None or is_vector(limits.layout)):
             raise DataError(f"{column.place} are integers; store them one-hot, as FlattenObservation gives them")
         if column.data.dtype == np.uint8 and is_image(column.shape[1:]):
-            raise DataError(
-                f"{column.place} has shape {column.shape} of uint8, which are images; policies take vectors of "
-                "numbers: store features of the images instead"
-            )
+            raise DataError(f"{column.place} are images, {column.shape} of uint8; store features of them, as vectors")
         if column.shape[:1] not in [(steps,), (steps + 1,)][: 1 + one_each] or not column.width:
             wrong_shape(column, steps, f"({steps}, any number)")
 
@@ -162,7 +156,7 @@ def _ends(part: Part, one_each: bool, notes: list[str]) -> tuple[Flags, Flags, F
     flags = _flags(part, last, one_each)
     bounds, told = (last, "") if one_each else _bounds(part, bool(flags.keys() & _WHOLE))
     if bounds is None and not flags.keys() & _WHOLE:
-        _refuse_unknown_flags(part, flags)
+        _refuse_unknown_flags(part)
     ended, terminated = _meaning(part, flags, notes, one_each, told)
     if not one_each:  # an episode ends where padding begins, too
         padded = keep & np.append(~keep[1:], False)
@@ -232,10 +226,8 @@ def _refuse_unknown_padding(parts: Sequence[Part]) -> None:
             odd = np.isin(given, (0, 1)).all() and any(len(np.unique(values[:-1])) > 1 for values in found)
             odd = odd and all(map(_stands_still, parts, found))
         if odd:
-            raise DataError(
-                f"{column.place} may tell which rows are padding, and all episodes have {most} rows; rename it to "
-                f"mask or length if it does, or to infos_{name} if not"
-            )
+            way_out = f"rename it to mask or length if it does, or to infos_{name} if not"
+            raise DataError(f"{column.place} may tell which rows are padding; {way_out}")
 
 
 def _stands_still(part: Part, values: npt.NDArray[Any]) -> bool:
@@ -280,16 +272,12 @@ def _meaning(part: Part, flags: dict[str, Flags], notes: list[str], one_each: bo
     return ended, nothing if terminated is None else terminated.copy()
 
 
-def _refuse_unknown_flags(part: Part, flags: Mapping[str, Flags]) -> None:
+def _refuse_unknown_flags(part: Part) -> None:
     """Raises DataError where nothing but terminations is known, and a column that nobody knows may be ends, too."""
     for name, column in part.others.items():
         if column.is_each(part.steps) and (column.data.dtype.kind == "b" or {*np.unique(column.read())} == {0, 1}):
-            known = [name for role in flags for name in part.marks[role]]
-            which = f"only {', '.join(known)} is known" if known else "no flag that is known marks one"
-            raise DataError(
-                f"{column.place} has a 0 or 1 for every step and may mark ends of episodes, of which {which}; rename "
-                f"it to timeouts if it marks the last step of an episode, or to infos_{name} if not"
-            )
+            way_out = f"rename it to timeouts if it marks the last steps of episodes, or to infos_{name} if not"
+            raise DataError(f"{column.place} has a 0 or 1 for every step; {way_out}")
 
 
 def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
@@ -326,10 +314,8 @@ def _changes(column: Column) -> Flags:
     changes = np.append(numbers[1:] != numbers[:-1], True)
     lengths = np.diff(np.flatnonzero(changes), prepend=-1)
     if len(lengths) > 2 and np.mean(lengths == 1) > 0.5 and len(np.unique(numbers)) < len(lengths) / 2:
-        raise DataError(
-            f"{column.place}: the rows of episodes are mixed, {one_line(numbers[0], 20)} comes back again and again; "
-            f"sort all columns by it, numpy.argsort({column.name}, kind='stable')"
-        )
+        way_out = f"sort all columns by it, numpy.argsort({column.name}, kind='stable')"
+        raise DataError(f"{column.place}: the rows of episodes are mixed; {way_out}")
     return changes
 
 
