@@ -105,7 +105,7 @@ def check_shapes(part: Part, limits: Limits, one_each: bool) -> None:
     """All checks of a part but those of its numbers; DataError: a shape does not fit, and what to do."""
     steps, rewards, actions = part.steps, part.rewards, part.actions
     if not steps or rewards.width != 1:
-        raise DataError(f"{rewards.place} has shape {rewards.shape}; give (N,), a number for each step, at least one step")
+        raise DataError(f"{rewards.place} has shape {rewards.shape}; give (N,), a number a step, at least one step")
     fits = actions.width in (max(actions.shape[1:], default=1), limits.action_dim) and actions.width
     if actions.shape[:1] != (steps,) or not fits:
         wrong_shape(actions, steps, f"({steps}, {limits.action_dim or 'any number'})")
