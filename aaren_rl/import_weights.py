@@ -122,6 +122,7 @@ def _import_weights(arguments: argparse.Namespace) -> int:
         rollout_context=length,
         target_return=task.target_returns[0] if target is None else target,
         return_scale=arguments.return_scale,
+        exact=False,
         observation_mean=mean.tolist(),
         observation_std=std.tolist(),
         model=asdict(model.config),

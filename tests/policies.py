@@ -96,6 +96,7 @@ def make_card(model: DecisionModel, **changes) -> PolicyCard:
         rollout_context=20,
         target_return=TARGET,
         return_scale=SCALE,
+        exact=False,
         observation_mean=MEAN.tolist(),
         observation_std=STD.tolist(),
         model=dataclasses.asdict(model.config),

@@ -20,8 +20,8 @@ from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.play import EpisodePlan, action_error, score_policy
 from aaren_rl.export import export as exporting
 from aaren_rl.export.export import main as export
-from aaren_rl.policies.card import HeldOut
 from aaren_rl.policies.folder import make_policy as policy_of
+from aaren_rl.policies.held_out import HeldOut
 from aaren_rl.train.config import RunConfig, make_config
 from aaren_rl.train.config import main as train
 from aaren_rl.train.data import StepData

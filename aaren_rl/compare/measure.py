@@ -22,8 +22,9 @@ from ..base.fields import read
 from ..base.files import is_there, processor_name, write_json
 from ..evaluate.play import EpisodePlan, action_error, score_policy
 from ..evaluate.scores import Score
-from ..policies.card import PolicyCard, held_out_episodes, versions
+from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
+from ..policies.held_out import held_out_episodes
 from ..policies.table import find_agent
 from ..train.folder import is_finished, read_metrics
 

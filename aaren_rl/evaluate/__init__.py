@@ -26,7 +26,8 @@ from ..cli import Parser, choose_device, import_registering, progress_bar, run, 
 from ..envs.simulation import AT_ONCE, OnAction
 from ..envs.tasks.environment import has_no_limit
 from ..envs.tasks.table import LocalTask, env_kwargs, get_task
-from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, held_out_episodes, task_fields
+from ..policies.card import ROLLOUTS, WEIGHTS, PolicyCard, card_from_json, task_fields
+from ..policies.held_out import held_out_episodes
 from ..runtime import load_policy
 from .play import EpisodePlan, action_error, score_policy
 from .scores import Score, format_overview, format_table

@@ -23,7 +23,8 @@ from ..envs.simulation import rollout
 from ..envs.tasks.environment import close_env, make_env, own_task
 from ..envs.tasks.spaces import Layout, parts_of
 from ..envs.tasks.table import Reference, normalized_score
-from ..policies.card import HeldOut, Origin, PolicyCard, target_number
+from ..policies.card import Origin, PolicyCard, target_number
+from ..policies.held_out import HeldOut
 from ..policies.table import find_agent
 from .scores import ActionError, Score
 

@@ -23,7 +23,7 @@ from ..agents.model.config import ModelConfig
 from ..agents.model.decision import DecisionModel, ReturnRange
 from ..agents.policy.policy import Policy
 from ..base.errors import CheckpointError, one_line
-from ..base.fields import FAR, read
+from ..base.fields import read
 from ..base.files import is_there, read_small, sha256, write_folder, write_json, write_text
 from ..envs.tasks.spaces import as_flat
 from .card import WEIGHTS, PolicyCard, card_from_json, weights_words
@@ -31,8 +31,6 @@ from .card import WEIGHTS, PolicyCard, card_from_json, weights_words
 FORMAT = 5
 CARD = "config.json"
 FOLDERS = ("policy", "policy_best")  # of a run
-REMOVED = "mean_return_estimate"  # part of models of earlier versions, of no effect on their actions
-UNUSED = "embed_timestep.weight"  # all zero in models of earlier versions that are not told the time step
 
 
 def save_policy(
@@ -160,10 +158,6 @@ def make_policy(
     fed = None
     if bounds is not None:
         fed = ReturnRange(bounds.every, np.array([bounds.low, bounds.high]).T)
-    exact = card.exact
-    if exact is None:
-        mean, std = np.array(card.observation_mean), np.array(card.observation_std)
-        exact = bool(((np.abs(mean) > FAR * std) & (mean != mean.astype(np.float32))).any())
     span: dict[str, Any] = {name: vector(getattr(card, name), torch.float64) for name in ("action_low", "action_high")}
     rollout = card.rollout if rollout is None else rollout
     return SavedPolicy(
@@ -177,7 +171,7 @@ def make_policy(
         target_return=card.target_return,
         action_start=card.action_start,
         card=card,
-        exact=exact,
+        exact=card.exact,
         flatten=partial(as_flat, card.observation_space),
         tree=None if rollout == "window" else config.tree(),
         **({} if config.discrete else span),
@@ -208,22 +202,12 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
         if not isinstance(digests, dict):
             raise ValueError("sha256 is not an object")
         digest = tree.pop("card_sha256", None)  # of a card written by hand, or before there was one: None
-        card = card_from_json(_without_removed(tree))
+        card = card_from_json(tree)
         if digest not in (None, _digest(tree)):
             raise ValueError("damaged or edited (its SHA-256 is not card_sha256, which you may delete if it is meant)")
         return card, digests
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
-
-
-def _without_removed(tree: dict[str, Any]) -> dict[str, Any]:
-    """A card of an earlier version without what no policy has by now; ValueError where this one acts by it."""
-    kept = {name: value for name, value in tree.items() if name != "critic_r2"}
-    if isinstance(model := tree.get("model"), dict):
-        if model.get("critic"):
-            raise ValueError("the policy acts by a critic, which this version does not have; train it again")
-        kept["model"] = {name: value for name, value in model.items() if name not in ("critic", REMOVED)}
-    return kept
 
 
 def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionModel:
@@ -237,9 +221,6 @@ def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionMo
         raise ValueError(f"the model's width is {config.width}, and no size of its weights is above {widest}")
     with torch.device("meta"):
         model = DecisionModel(config)
-    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{REMOVED}.")}
-    copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in kept.items()}
-    if not config.timestep_embedding:
-        copies.pop(UNUSED, None)
+    copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
     model.load_state_dict(copies, assign=True)
     return model

@@ -25,7 +25,8 @@ from ..envs.data.draws import draw_weights, effective
 from ..envs.data.episodes import Episodes, Statistics, held_out
 from ..envs.load import load_task
 from ..envs.tasks.table import Reference, Task
-from ..policies.card import DRAWN, READING, HeldOut, hold_out, if_moved, return_words
+from ..policies.card import DRAWN, return_words
+from ..policies.held_out import READING, HeldOut, hold_out, if_moved
 from .config import DataConfig, RunConfig
 
 LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares

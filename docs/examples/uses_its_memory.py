@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from aaren_rl import load_policy
-from aaren_rl.policies.card import held_out_episodes  # internal: a later version may move it
+from aaren_rl.policies.held_out import held_out_episodes  # internal: a later version may move it
 
 RUN = Path(sys.argv[1])
 EVERY, SINCE = 20, [0, 1, 2, 3, 5, 10]  # steps between two exchanges; the rows of the table: steps since the last one

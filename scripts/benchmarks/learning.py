@@ -23,7 +23,8 @@ from aaren_rl.envs import TASKS, Episodes, load_episodes
 from aaren_rl.envs.data import episodes as arrays
 from aaren_rl.envs.data.draws import draw_weights
 from aaren_rl.evaluate.play import action_error
-from aaren_rl.policies.card import MARKS, READING, HeldOut, hold_out
+from aaren_rl.policies.card import MARKS
+from aaren_rl.policies.held_out import READING, HeldOut, hold_out
 from aaren_rl.policies.table import AGENTS, label, style
 from aaren_rl.train.config import D4RL_SCALE, RunConfig, make_config
 from aaren_rl.train.data import StepData, settle_context

@@ -21,8 +21,9 @@ from aaren_rl.cli import Parser, aligned, progress_bar
 from aaren_rl.envs import Reference, normalized_score
 from aaren_rl.evaluate.play import EpisodePlan, score_policy
 from aaren_rl.evaluate.scores import Score
-from aaren_rl.policies.card import MARKS, PolicyCard, all_episodes
+from aaren_rl.policies.card import MARKS, PolicyCard
 from aaren_rl.policies.folder import load_policy, read_card
+from aaren_rl.policies.held_out import all_episodes
 from aaren_rl.policies.table import label, style
 
 from .harness import Figures

@@ -19,8 +19,8 @@ from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate import play
 from aaren_rl.evaluate.play import action_error
 from aaren_rl.evaluate.scores import ActionError, format_table
-from aaren_rl.policies.card import HeldOut, hold_out
 from aaren_rl.policies.folder import load_policy
+from aaren_rl.policies.held_out import HeldOut, hold_out
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}
 LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); deterministic behavior policy 1336 (41.7)"

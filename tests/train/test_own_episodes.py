@@ -24,7 +24,7 @@ from aaren_rl.datasets import main as datasets
 from aaren_rl.envs import DataError, UsageError, load_task
 from aaren_rl.envs.data.files import read_file, write_hdf5
 from aaren_rl.evaluate import main as evaluate
-from aaren_rl.policies.card import all_episodes
+from aaren_rl.policies.held_out import all_episodes
 from aaren_rl.train.config import main as train
 
 SMALL = {**small_run.SMALL, "max_return_estimate": False}

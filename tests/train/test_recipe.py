@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import math
 import shutil
 from pathlib import Path
@@ -12,13 +11,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from small_run import quick, records, scores
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ReturnEstimate
 from aaren_rl.agents.model.decision import MAX_EXPECTILE
-from aaren_rl.base.errors import CheckpointError
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.data.draws import best_of
@@ -27,8 +24,8 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.local.behavior import mode_returns
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.scores import Score
-from aaren_rl.policies.card import all_episodes
 from aaren_rl.policies.folder import read_card
+from aaren_rl.policies.held_out import all_episodes
 from aaren_rl.train import run as run_module
 from aaren_rl.train.data import StepData
 from aaren_rl.train.run import return_bounds
@@ -118,7 +115,7 @@ def test_an_estimate_is_of_what_followed(expectile, values):
 
 def test_a_run_that_asks_for_the_best(trained, tmp_path, capsys):
     card = read_card(trained)
-    assert card.target_return == "auto" and card.model["max_return_estimate"] is True
+    assert load_policy(trained).target_return == card.target_return == "auto" and card.model["max_return_estimate"]
     (score,) = scores(trained, "--episodes 2", tmp_path / "scores.json")
     assert "\n    auto " in capsys.readouterr().out and score["target_return"] == "auto"
     best, number = scores(trained, "--target-return auto 500 --episodes 2", tmp_path / "scores.json")
@@ -131,27 +128,6 @@ def test_a_policy_without_an_estimate_is_otherwise_the_same(hopper_file, tmp_pat
     own, other = (load_policy(path).model.state_dict() for path in runs)
     assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
     assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"max_return_estimate"}
-
-
-def test_a_policy_of_an_earlier_version_acts_the_same_and_one_with_a_critic_is_refused(trained, tmp_path):
-    """Whose card and weights have an estimate of the mean return, which `evaluate --guidance` needed."""
-    shutil.copytree(trained / "policy", folder := tmp_path / "policy")
-    card, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    estimates = {name: tensor for name, tensor in weights.items() if name.startswith("max_return_estimate")}
-    weights |= {name.replace("max", "mean", 1): tensor.clone() for name, tensor in estimates.items()}
-    save_file(weights, folder / "model.safetensors")
-    for critic in (False, True):
-        older = {"critic": critic, "mean_return_estimate": True}
-        tree = {**card, "model": card["model"] | older, "critic_r2": None, "sha256": {}, "card_sha256": None}
-        (folder / "config.json").write_text(json.dumps(tree))
-        if critic:
-            with pytest.raises(CheckpointError, match="acts by a critic, which this version does not have"):
-                load_policy(folder)
-        else:
-            (first, second), zeros = (load_policy(path) for path in (trained, folder)), np.zeros(1)
-            observed = np.ones((1, first.sizes[0]))
-            actions = [each.act(observed, zeros, each.initial_state(1, "auto"))[0] for each in (first, second)]
-            np.testing.assert_array_equal(*actions)
 
 
 @pytest.mark.slow

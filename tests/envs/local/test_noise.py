@@ -10,7 +10,7 @@ from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.local import behavior
 from aaren_rl.envs.local.behavior import RECIPES, BehaviorPolicy, action_noise_variance, mode_returns, policy_rows
 from aaren_rl.envs.simulation import play_episode
-from aaren_rl.policies.card import hold_out
+from aaren_rl.policies.held_out import hold_out
 
 TASK = get_task("hopper-medium-expert")
 POLICIES = (40_000, None, 380_000)
