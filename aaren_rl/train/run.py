@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..agents.model.decision import DecisionModel
 from ..agents.policy.policy import Policy
-from ..base.errors import CheckpointError, NumericsError
+from ..base.errors import CheckpointError, NumericsError, one_line
 from ..base.fields import AUTO, read
 from ..base.files import core_count, is_there, write_text
 from ..cli import StopRequest, choose_device, import_registering, progress_bar
@@ -30,8 +30,9 @@ from ..envs.local.behavior import mode_returns
 from ..envs.tasks.table import D4RLTask, get_task
 from ..evaluate.play import EpisodePlan, action_error, score_policy
 from ..evaluate.scores import MEASURES, Score, Unplayed, format_table
-from ..policies.card import SAME_MEAN, SOURCES, PolicyCard, ReturnBounds, target_words, task_fields, versions
+from ..policies.card import SOURCES, PolicyCard, ReturnBounds, target_words, task_fields, versions
 from ..policies.folder import CARD, amend_card, has_policies, load_policy, make_policy, read_card, save_policy
+from ..policies.held_out import SAME_MEAN
 from .config import Request, RunConfig, build_config, differences, preset_settings, read_config, settings_of, to_yaml
 from .data import TrainingData, constant_columns, load_data
 from .folder import Checkpoint, Metrics, RunFolder, add_checkpoint, holds_training, newest_whole, read_metrics
@@ -379,14 +380,18 @@ class Run:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint. Raises CheckpointError if it does not fit."""
-        self.trainer.restore(checkpoint.number, checkpoint.states)
-        self.recent = list(checkpoint.states["recent"].to(self.trainer.data.device).unbind())
+        device = self.trainer.data.device
         kind: type[Score | Unplayed] = Score if self.task.env_id else Unplayed
         try:
+            self.trainer.restore(checkpoint.number, checkpoint.states)
+            self.recent = list(checkpoint.states["recent"].to(device).view(-1, 2).unbind())
             scores = [checkpoint.progress.get(name) for name in ("last", "best")]
             self.last, self.best = (None if tree is None else read(kind, tree) for tree in scores)
-        except ValueError as error:
-            raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{checkpoint.file}: does not fit this run on {device} ({one_line(f'{type(error).__name__}: {error}')})"
+                "; resume where it was trained, or start again with another --out"
+            ) from error
 
     def leave(self) -> None:
         """Save a checkpoint before the last gradient step, because of a signal."""

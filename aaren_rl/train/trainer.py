@@ -18,7 +18,7 @@ from torch import Tensor
 from ..agents.kernels import available
 from ..agents.mixers.rsa import Encoded
 from ..agents.model.decision import MAX_EXPECTILE, Block, DecisionModel, ReturnEstimate, expectile_loss
-from ..base.errors import CheckpointError, NumericsError, one_line
+from ..base.errors import CheckpointError, NumericsError
 from ..policies.folder import SavedPolicy
 from .config import OptimizerConfig, RunConfig
 from .data import Carried, StepData, TbpttSampler, make_sampler, part, part_of_rows
@@ -214,30 +214,24 @@ class Trainer:
     def restore(self, update: int, states: dict[str, Any]) -> None:
         """Restore `states` saved after `update` gradient steps; bit-exact on the same device with one thread.
 
-        Raises CheckpointError if they are of another model or another type of device.
+        Raises KeyError, TypeError, ValueError, RuntimeError or AttributeError if they are of another model or another
+        type of device.
         """
-        try:
-            self.model.load_state_dict(states["raw"])
-            self.ema.load_state_dict(states["ema"])
-            self.optimizers.load_state_dict(states["optimizer"])
-            self.generator.set_state(states["sampler"])
-            torch.set_rng_state(states["torch"])
-            normalization = states["normalization"].to(self.data.device)
-            self.data.normalize_by(*normalization)
-            if self.data.device.type == "cuda":
-                torch.cuda.set_rng_state(states["cuda"], self.data.device)
-            self.update = update
-            self._record()
-            if self.carried is not None and isinstance(self.sampler, TbpttSampler):
-                following, *parts = states["tbptt"]
-                self.sampler.next.copy_(following)
-                self.carried.restore([part[self._mine] for part in parts])
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            reason = one_line(f"{type(error).__name__}: {error}")
-            raise CheckpointError(
-                f"the checkpoint of gradient step {update} does not fit this run on {self.data.device} ({reason}); "
-                "resume where it was trained, or start again with another --out"
-            ) from error
+        self.model.load_state_dict(states["raw"])
+        self.ema.load_state_dict(states["ema"])
+        self.optimizers.load_state_dict(states["optimizer"])
+        self.generator.set_state(states["sampler"])
+        torch.set_rng_state(states["torch"])
+        normalization = states["normalization"].to(self.data.device)
+        self.data.normalize_by(*normalization)
+        if self.data.device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"], self.data.device)
+        self.update = update
+        self._record()
+        if self.carried is not None and isinstance(self.sampler, TbpttSampler):
+            following, *parts = states["tbptt"]
+            self.sampler.next.copy_(following)
+            self.carried.restore([part[self._mine] for part in parts])
 
 
 def fit_return(
