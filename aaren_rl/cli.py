@@ -212,11 +212,6 @@ class StopRequest:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    @property
-    def exit_code(self) -> int:
-        """128 plus the signal's number: 130 for SIGINT, 143 for SIGTERM."""
-        return 128 + (self.signal or 0)
-
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt  # even while it waits; an interrupted save leaves the previous checkpoint

@@ -217,7 +217,7 @@ def train_all(
         failed = _run_all(waiting, place, at_once, stop)
     if stop.signal is not None:
         print("stopped; the same command continues from here", file=sys.stderr)
-        return stop.exit_code
+        return 128 + stop.signal
     if failed:
         run, code, message = failed[0]
         which = f"{run} (exit code {code}; see its train.log)"

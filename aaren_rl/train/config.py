@@ -22,7 +22,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -230,8 +230,13 @@ def preset_settings(preset: str, agent: str) -> dict[str, Any]:
 
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
     """The presets of the package: for each, settings by agent or under "all". "default" has the agents' own."""
+    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **_presets_of_file()}
+
+
+@cache
+def _presets_of_file() -> dict[str, Any]:
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **yaml.safe_load(text)}
+    return dict(yaml.safe_load(text))
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
