@@ -87,7 +87,8 @@ def read(path: Path, limits: Limits, dataset: str | None = None) -> Episodes:
 def _texts(attributes: Mapping[str, Any]) -> dict[str, str]:
     """The attributes that are texts, as printable lines."""
     given = {name: of.decode(errors="replace") if isinstance(of, bytes) else of for name, of in attributes.items()}
-    return {name: one_line(of, len(of)) for name, of in given.items() if isinstance(of, str)}
+    lines = {name: " ".join(of.split()) for name, of in given.items() if isinstance(of, str)}
+    return {name: "".join(filter(str.isprintable, line)) for name, line in lines.items()}
 
 
 def _described(place: str, text: str, columns: int) -> Layout:
