@@ -14,7 +14,7 @@ class Fading(Mixer):
 
     constant_state = True
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.value = nn.Linear(width, width)
 

@@ -46,7 +46,7 @@ INTERVALS = 50  # time intervals for which a card has the range of returns-to-go
 # Only single episodes have returns-to-go above this quantile, so a model that gets them at every step extrapolates. On
 # hopper-medium-replay with the best return as target, one seed of three scored 27 with them and 86 without.
 HIGHEST = 0.99
-# Required keys of a checkpoint, besides those of a policy, and their types.
+# What every checkpoint holds, and the types; some hold "tbptt" and "cuda", too.
 TENSORS = ("sampler", "recent", "torch", "normalization")
 STATES = {"raw": dict, "ema": dict, "optimizer": dict} | dict.fromkeys(TENSORS, Tensor)
 

@@ -197,9 +197,12 @@ class Trainer:
             self._gathered = self.ranks.gather(self.carried.tensors())
 
     def states(self) -> dict[str, Any]:
-        """Everything that `restore` needs."""
+        """Everything that `restore` needs; on several ranks right only after `gather`."""
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "ema": dict(self.ema.state_dict())}
-        states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
+        states |= {
+            "optimizer": self.optimizers.state_dict(),
+            "sampler": self.generator.get_state(),
+        }  # its own is "tbptt"
         states["torch"] = torch.get_rng_state()
         states["normalization"] = torch.stack([self.data.observation_mean, self.data.observation_std])
         if isinstance(self.sampler, TbpttSampler):  # position and carried state of every batch entry
@@ -212,7 +215,7 @@ class Trainer:
         return states
 
     def restore(self, update: int, states: dict[str, Any]) -> None:
-        """Restore `states` saved after `update` gradient steps; bit-exact on the same device with one thread.
+        """Restore `states` saved after `update` gradient steps; bit-exact on the same device and threads.
 
         Raises KeyError, TypeError, ValueError, RuntimeError or AttributeError if they are of another model or another
         type of device.

@@ -352,7 +352,7 @@ def _step_column(table: Table, role: str, chosen: Sequence[str] | None) -> Tree:
     if not present:  # obs_0, obs_1, ...
         present = sorted((name for name in columns if _numbered(name)[0] == role), key=lambda name: _numbered(name)[1])
         chosen = present
-    if not present:  # no rewards, as in data of play
+    if not present:  # rewards may be absent, as in data of play
         raise _missing(table, role, "add one for each step, zeros if you train --agent bc; " * (role == REWARDS))
     if chosen and len(present) > 1:
         values = [_one(table, table.of(name)).read() for name in present]

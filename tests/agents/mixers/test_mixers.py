@@ -255,7 +255,6 @@ def test_gated_units_over_long_rows_of_sequences(name, scale):
 
 @every_mixer
 def test_a_mixer_says_what_it_takes(name):
-    """`train` says of the other settings that they have no effect."""
     softmax = name in ("attention", "tree", "rsa")
     known = {"heads": "gru" not in name, "rems": "rsa" in name, "forget_gate": "aaren" in name, "dropout": softmax}
     assert MIXERS[name].takes == {setting for setting, taken in known.items() if taken}
