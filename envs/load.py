@@ -168,10 +168,8 @@ def load_task(
         if len(found) <= SHOWN:
             print(f"{one}: {len(part):,} episodes, {part.n_steps:,} steps", file=sys.stderr)
         if whole and one not in whole and len(part) > 1:
-            raise DataError(
-                f"{whole[0]}: marks no end, and {one} has the ends of {len(part):,} episodes; set timeouts to 1 at the "
-                "last step of each episode, or leave one out"
-            )
+            told = f"{whole[0]}: marks no end, and {one} has the ends of {len(part):,} episodes"
+            raise DataError(f"{told}; set timeouts to 1 at the last step of each episode, or leave one out")
         for key in ("env_id", *SIZES):
             if (there := getattr(of, key)) != (first := getattr(task, key)):
                 raise DataError(f"{one}: {key} is {there}, that of {sources[0]} is {first}; give one environment's")
@@ -361,11 +359,8 @@ def _first_source(task: D4RLTask, steps: int | None) -> str:
     if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
         return "d4rl"
     recipe_of(task)  # raises DataError if no behavior policy ships for the task
-    print(
-        f"{task.name}: using the local dataset of the shipped behavior policies; it is not D4RL's file "
-        f"({path} does not exist; --source d4rl downloads it)",
-        file=sys.stderr,
-    )
+    of_policies = f"{task.name}: using the local dataset of the shipped behavior policies; it is not D4RL's file"
+    print(f"{of_policies} ({path} does not exist; --source d4rl downloads it)", file=sys.stderr)
     return "local"
 
 
@@ -378,10 +373,8 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
         fetch(url, path, check=lambda part: _read_for(task, part, mending), progress=progress)
     except DataError as error:
         local = "use --source local, " if task.level in local_levels(task.family) else ""
-        raise DataError(
-            f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror, {local}"
-            "or give the path of an HDF5 file as the source"
-        ) from error
+        way_out = f"or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror"
+        raise DataError(f"{error}, {way_out}, {local}or give the path of an HDF5 file as the source") from error
 
 
 # Whether data fit a task
@@ -395,10 +388,9 @@ def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
     if isinstance(task, D4RLTask | LocalTask):
         same = table.same_dynamics(task.env_id) if isinstance(task, D4RLTask) and there else [task.env_id]
         if there not in (None, *same):
-            raise DataError(
-                f"{path}:env_id is {there}, {task.name} is simulated on {task.env_id}; choose the task the file was "
-                "made for, or evaluate on another environment with --env-id"
-            )
+            told = f"{path}:env_id is {there}, {task.name} is simulated on {task.env_id}"
+            way_out = "choose the task the file was made for, or evaluate on another environment with --env-id"
+            raise DataError(f"{told}; {way_out}")
         return _held_to_horizon(task, episodes)
     if there is not None and there != task.env_id:
         robots = {table.unversioned(there), table.unversioned(task.env_id)}  # of D4RL, of which two have the same sizes
@@ -428,10 +420,8 @@ def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
     if task.horizon and longest > max(task.horizon, task.data_horizon):  # a built-in task's data may be longer
         # Minari's episodes are as they were recorded, and the option is the environment's time limit.
         steps = longest if episodes.source == "minari" else task.horizon
-        raise DataError(
-            f"{episodes.path}: has an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}; "
-            f"pass --max-episode-steps {steps}"
-        )
+        told = f"has an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}"
+        raise DataError(f"{episodes.path}: {told}; pass --max-episode-steps {steps}")
     return episodes
 
 
@@ -487,10 +477,8 @@ def _settled(task: Task, episodes: Episodes) -> tuple[Task, Episodes]:
     elif not task.horizon:
         horizon = max(LEAST_LIMIT, 2 * longest)
         task = replace(task, horizon=horizon, env_kwargs={**task.env_kwargs, "max_episode_steps": horizon})
-        notes.append(
-            f"{task.env_id} has no time limit: an evaluation ends episodes after {horizon:,} steps; "
-            "--max-episode-steps gives another"
-        )
+        told = f"{task.env_id} has no time limit: an evaluation ends episodes after {horizon:,} steps"
+        notes.append(f"{told}; --max-episode-steps gives another")
     if task.n_actions is None:
         bounds = np.array([task.action_low, task.action_high])
         low, high = np.where(np.isfinite(bounds), bounds, _bounds(episodes.actions, within_1=not task.env_id))
@@ -513,10 +501,9 @@ def _numbered(task: Task, episodes: Episodes) -> Task:
     first = min(task.action_start, int(episodes.actions.min()))
     last = max(task.action_start + (task.n_actions or 1) - 1, int(episodes.actions.max()))
     if (count := last - first + 1) > MOST:
-        raise DataError(
-            f"{episodes.path or episodes.dataset}: actions are {first} to {last}, and each number in between would be "
-            "a choice; number those that there are from 0 on, numpy.unique(actions, return_inverse=True)"
-        )
+        told = f"actions are {first} to {last}, and each number in between would be a choice"
+        way_out = "number those that there are from 0 on, numpy.unique(actions, return_inverse=True)"
+        raise DataError(f"{episodes.path or episodes.dataset}: {told}; {way_out}")
     return replace(task, action_dim=count, n_actions=count, action_start=first)
 
 

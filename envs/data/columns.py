@@ -363,10 +363,9 @@ def _step_column(table: Table, role: str, chosen: Sequence[str] | None) -> Tree:
     for other in present[1:]:
         one, two = ([column.read() for column in columns_of(table.of(name))] for name in (present[0], other))
         if len(one) != len(two) or not all(map(partial(np.array_equal, equal_nan=True), one, two)):
-            raise DataError(
-                f"{table.place}: {present[0]} and {other} both are {role}, and differ; leave one out, or say which, "
-                f"--columns {role}={present[0]}, names={{'{role}': '{present[0]}'}}"
-            )
+            which = f"--columns {role}={present[0]}, names={{'{role}': '{present[0]}'}}"
+            both = f"{present[0]} and {other} both are {role}, and differ"
+            raise DataError(f"{table.place}: {both}; leave one out, or say which, {which}")
     return table.of(present[0])
 
 

@@ -112,13 +112,7 @@ class Episodes(Sequence[Episode]):
 
     @classmethod
     def from_arrays(
-        cls,
-        observations: Any,
-        actions: npt.ArrayLike,
-        rewards: npt.ArrayLike,
-        terminals: npt.ArrayLike | None = None,
-        timeouts: npt.ArrayLike | None = None,
-        **options: Any,
+        cls, observations: Any, actions: Any, rewards: Any, terminals: Any = None, timeouts: Any = None, **options: Any
     ) -> "Episodes":
         """The episodes of arrays or lists with a row for each of all N steps, one episode after another.
 
@@ -204,8 +198,7 @@ class Episodes(Sequence[Episode]):
     @property
     def returns(self) -> npt.NDArray[np.float64]:
         """Undiscounted return per episode, (E,), summed in float64."""
-        sums: npt.NDArray[np.float64] = np.add.reduceat(self.rewards, self.offsets[:-1], dtype=np.float64)
-        return sums
+        return np.asarray(np.add.reduceat(self.rewards, self.offsets[:-1], dtype=np.float64))
 
     @property
     def n_steps(self) -> int:
@@ -402,10 +395,8 @@ def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.
         weakref.finalize(array._mmap, os.close, array.file)
         return array
     except OSError as error:
-        raise ResourcesError(
-            f"{folder}: no memory map of {size / 1e9:,.1f} GB can be written there ({error.strerror}); free space, or "
-            "name another folder in AAREN_RL_CACHE"
-        ) from error
+        told = f"no memory map of {size / 1e9:,.1f} GB can be written there ({error.strerror})"
+        raise ResourcesError(f"{folder}: {told}; free space, or name another folder in AAREN_RL_CACHE") from error
 
 
 def release(array: npt.NDArray[Any]) -> None:

@@ -36,6 +36,7 @@ _INDEXED = re.compile(r"_index_(\d{1,9})")  # Minari's name for a part of a tupl
 _SPACE = "observation_space"  # attribute: the layout of observations that were dicts or tuples, as JSON
 _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value")  # netCDF's
 _DEPTH = 16
+_AS_MANY = "give as many numbers for each step"
 _KEYS = "give a dict of observations, actions, rewards, and terminated or truncated where they are known"
 _OPTIONS = ("observation_keys", "max_episode_steps", "dataset", "env_id", "source", "notes")
 
@@ -134,10 +135,8 @@ def _kind(path: Path) -> str:
     with open(path, "rb") as file:
         begin = file.read(8)
     if suffix in (".pkl", ".pickle") or begin[:1] == b"\x80":
-        raise DataError(
-            f"{path}: is a pickle, which may run code when it is read; if you trust it, pickle.load it and give "
-            "aaren_rl.Episodes.from_trajectories what it holds (docs/howto/own-data.md)"
-        )
+        way_out = "pickle.load it and give aaren_rl.Episodes.from_trajectories what it holds (docs/howto/own-data.md)"
+        raise DataError(f"{path}: is a pickle, which may run code when it is read; if you trust it, {way_out}")
     if suffix == ".npz" or begin.startswith(b"PK\x03\x04"):
         return "npz"
     if suffix in _OTHERS and not begin.startswith(b"\x89HDF"):
@@ -210,10 +209,9 @@ def verify_pin(path: Path, pinned: Path | None = None) -> None:
     """Compare a file with its pin, by default `FILE.sha256`, if it has one; DataError: it is not the one pinned."""
     place = pinned or pin_path(path)
     if (wanted := read_pin(place)) is not None and path.exists() and (found := sha256(path)) != wanted:
-        raise DataError(
-            f"{path}: SHA-256 is {found[:16]}..., {place} has {wanted[:16]}...: the file was changed or damaged; "
-            f"delete it to fetch it again, or delete {place.name} if the change is meant"
-        )
+        told = f"SHA-256 is {found[:16]}..., {place} has {wanted[:16]}...: the file was changed or damaged"
+        way_out = f"delete it to fetch it again, or delete {place.name} if the change is meant"
+        raise DataError(f"{path}: {told}; {way_out}")
 
 
 # HDF5
@@ -376,10 +374,9 @@ def _made(
     **options: Any,
 ) -> dict[str, Any]:
     if unknown := [name for name in options if name not in _OPTIONS]:
-        raise UsageError(
-            f"{unknown[0]}: is no argument; columns are named as in files, such as terminals, timeouts, dones or ends, "
-            f"and the options are observation_space, kind, names, {', '.join(_OPTIONS)}"
-        )
+        known = ", ".join(("observation_space", "kind", "names", *_OPTIONS))
+        as_in_files = "columns are named as in files, such as terminals, timeouts, dones or ends"
+        raise UsageError(f"{unknown[0]}: is no argument; {as_in_files}, and the options are {known}")
     try:
         layout = None if observation_space is None else layout_of(observation_space)
     except ValueError as error:
@@ -453,13 +450,11 @@ def column_of(value: Any, place: str) -> Column:
         if array.dtype == object:
             array = _numbers(value, array)
     except Exception as error:  # any object may define what it is as an array
-        raise DataError(
-            f"{place}: cannot be an array of numbers ({one_line(error, 80)}); give as many numbers for each step, and "
-            "episodes of different lengths to Episodes.from_trajectories"
-        ) from error
+        way_out = f"{_AS_MANY}, and episodes of different lengths to Episodes.from_trajectories"
+        raise DataError(f"{place}: cannot be an array of numbers ({one_line(error, 80)}); {way_out}") from error
     if array.dtype.kind not in "biuf":
         what = "Python objects" if array.dtype == object else str(array.dtype)
-        raise DataError(f"{place}: holds {what}, not real numbers; give as many numbers for each step")
+        raise DataError(f"{place}: holds {what}, not real numbers; {_AS_MANY}")
     return Column(place, array)
 
 

@@ -32,6 +32,7 @@ from .files import read, write_pin
 
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"  # where the folder of datasets cannot be written
 _AGAIN = "get the dataset again"
+_WAYS = "name another remote in MINARI_REMOTE, or put the dataset's folder at {}"
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+")  # minari's own, without the letters of other alphabets
 _MAX_ID = 200
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
@@ -122,10 +123,8 @@ def choose_version(dataset_id: str) -> str:
     if here:
         print(f"{name}: using {here[0]}, which is on this machine, because {reason}", file=sys.stderr)
         return here[0]
-    raise DataError(
-        f"minari:{name}: {reason}; check the name and the network, name another remote in MINARI_REMOTE, or put the "
-        f"dataset's folder at {minari_dataset_dir() / name}-v0"
-    )
+    way_out = _WAYS.format(f"{minari_dataset_dir() / name}-v0")
+    raise DataError(f"minari:{name}: {reason}; check the name and the network, {way_out}")
 
 
 def _cause(error: BaseException) -> str:
@@ -195,21 +194,14 @@ def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
     recorded, evaluated = (part(key, partial(_environment, f"{path}:{key}")) for key in ("env_spec", "eval_env_spec"))
     notes = [*(() if recorded is None else recorded.notes)]
     notes += [f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if metadata.get(key)]
-    scores: tuple[Any, Any] = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    low, high = scores
+    low, high = tuple[Any, Any](metadata.get(key) for key in ("ref_min_score", "ref_max_score"))
     rise = all(isinstance(end, int | float) for end in (low, high)) and -1e300 < low < high < 1e300
     if not rise and (low, high) != (None, None):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown([low, high])}")
-    return MinariSpec(
-        recorded=recorded,
-        evaluated=evaluated,
-        reference=Reference("Minari's reference returns", float(low), float(high)) if rise else None,
-        layout=part("observation_space", checked_layout),
-        acted=part("action_space", _actions) or {},
-        total_episodes=int(metadata["total_episodes"]),
-        total_steps=int(metadata["total_steps"]),
-        notes=tuple(notes),
-    )
+    reference = Reference("Minari's reference returns", float(low), float(high)) if rise else None
+    layout, acted = part("observation_space", checked_layout), part("action_space", _actions) or {}
+    totals = int(metadata["total_episodes"]), int(metadata["total_steps"])
+    return MinariSpec(recorded, evaluated, reference, layout, acted, *totals, tuple(notes))
 
 
 def _shown(value: object) -> str:
@@ -223,10 +215,9 @@ def _actions(space: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"action_space has {n} choices from {_shown(space.get('start'))} on")
         return {"n_actions": n, "action_start": start}
     if space["type"] != "Box":
-        raise ValueError(
-            f"action_space is {_shown(space['type'])}; only Box (real numbers) and Discrete actions can be learned "
-            "from; number the combinations, numpy.ravel_multi_index(actions.T, nvec), for Episodes.from_trajectories"
-        )
+        told = f"action_space is {_shown(space['type'])}; only Box (real numbers) and Discrete can be learned from"
+        way_out = "number the combinations, numpy.ravel_multi_index(actions.T, nvec), for Episodes.from_trajectories"
+        raise ValueError(f"{told}; {way_out}")
     bounds = np.array([space["low"], space["high"]], np.float64)
     if bounds.shape != (2, *space["shape"]) or not np.all(bounds[0] <= bounds[1]):
         raise ValueError(f"action_space has no bounds that fit its shape {_shown(space['shape'])}")
@@ -320,10 +311,8 @@ def _fetch(dataset_id: str, target: Path) -> None:
             if not data.exists():
                 raise FileNotFoundError("the remote has no such dataset")
         except Exception as error:  # the clients of minari's remotes raise errors of their own
-            raise DataError(
-                f"{dataset_id}: minari could not download it ({_cause(error)}); check the id and the network, name "
-                f"another remote in MINARI_REMOTE, or put the dataset's folder at {target}"
-            ) from error
+            way_out = f"check the id and the network, {_WAYS.format(target)}"
+            raise DataError(f"{dataset_id}: minari could not download it ({_cause(error)}); {way_out}") from error
         try:
             _read(dataset_id, data, Limits(clip_actions=True))
         except DataError as error:

@@ -244,10 +244,8 @@ def read_flags(column: Column, steps: int | None = None) -> Flags:
     flags: Flags = values != 0
     if not np.array_equal(values, flags):
         odd = values[(values != 0) & (values != 1)]
-        raise DataError(
-            f"{column.place} has values other than 0 and 1 (the first is {one_line(odd[0], 30)}); store 1 at the steps "
-            f"that it marks, for example {column.name} > 0"
-        )
+        told = f"has values other than 0 and 1 (the first is {one_line(odd[0], 30)})"
+        raise DataError(f"{column.place} {told}; store 1 at the steps that it marks, for example {column.name} > 0")
     return flags
 
 
@@ -388,10 +386,9 @@ def episode_ends(path: str, ended: Flags, limits: Limits, notes: list[str]) -> n
         cuts = [np.arange(a + max_episode_steps, b + 1, max_episode_steps) for a, b in pairwise(borders)]
         ends = np.unique(np.concatenate([ends, *cuts]))
     if len(ends) == 0:
-        raise DataError(
-            f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode; "
-            "set timeouts to 1 at the last step of each, give their length, --max-episode-steps, or a file of each"
-        )
+        told = f"terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
+        way_out = "set timeouts to 1 at the last step of each, give their length"
+        raise DataError(f"{path}:{told}; {way_out}, --max-episode-steps, or a file of each")
     if cut := int((~ended[ends - 1]).sum()):
         notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")
     return ends
@@ -411,15 +408,11 @@ def kind_of(parts: Sequence[Part], limits: Limits, notes: list[str]) -> bool:
     choices = _choices(parts) if actions.width == 1 and told is not False else None
     if told is None:
         if choices is not None:
-            notes.append(
-                f"{actions.name} are whole numbers, {choices[0]:g} to {choices[1]:g}, stored as {dtype} and taken as "
-                "real numbers; --actions discrete (kind='discrete') makes them choices"
-            )
+            found = f"whole numbers, {choices[0]:g} to {choices[1]:g}, stored as {dtype} and taken as real numbers"
+            notes.append(f"{actions.name} are {found}; --actions discrete (kind='discrete') makes them choices")
         elif dtype.kind in "biu":
-            notes.append(
-                f"{actions.name} are {actions.width} columns of integers and taken as real numbers; number the "
-                "combinations, numpy.ravel_multi_index, if they are choices"
-            )
+            found = f"{actions.name} are {actions.width} columns of integers and taken as real numbers"
+            notes.append(f"{found}; number the combinations, numpy.ravel_multi_index, if they are choices")
         return False
     if told and choices is not None:
         notes.append(f"{actions.name} are whole numbers stored as {dtype}, and taken as choices")
@@ -428,10 +421,9 @@ def kind_of(parts: Sequence[Part], limits: Limits, notes: list[str]) -> bool:
         odd = np.argwhere(~np.isfinite(values) | (values != np.rint(values)))
         step = int(odd[0][0]) if told and len(odd) else 0
         wanted = "integers, one for every step" if told else "vectors of real numbers; store them as float32"
-        raise DataError(
-            f"{actions.place} are {dtype} of shape {actions.shape} ({one_line(values[step], 60)} at step {step}), but "
-            f"{taken} {wanted}; choose the environment it was recorded on"
-        )
+        given = f"{dtype} of shape {actions.shape} ({one_line(values[step], 60)} at step {step})"
+        way_out = "choose the environment it was recorded on"
+        raise DataError(f"{actions.place} are {given}, but {taken} {wanted}; {way_out}")
     return told
 
 

@@ -40,10 +40,9 @@ def _checked_actions(env_id: str, action: gym.Space[Any]) -> gym.spaces.Box | gy
             raise UsageError(f"{env_id}: actions are {action}, beyond {MOST_ACTIONS:,}; number them from 0 on")
         return action
     if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1 or action.dtype.kind != "f":
-        raise UsageError(
-            f"{env_id}: actions are {one_line(action, 100)}, no vector of real numbers (a Box with one axis) and not "
-            "Discrete; wrap the environment in gymnasium.wrappers.TransformAction (docs/howto/own-environment.md)"
-        )
+        told = f"actions are {one_line(action, 100)}, no vector of real numbers (a Box with one axis) and not Discrete"
+        way_out = "wrap the environment in gymnasium.wrappers.TransformAction (docs/howto/own-environment.md)"
+        raise UsageError(f"{env_id}: {told}; {way_out}")
     if not action.shape[0]:
         raise UsageError(f"{env_id}: actions are vectors without a number in them ({action})")
     if (empty := np.flatnonzero(action.low >= action.high)).size:

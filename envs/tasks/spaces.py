@@ -71,21 +71,18 @@ def _checked(tree: object, depth: int) -> Layout:
     if kind == "Box":
         shape = _counts(tree.get("shape"))
         if tree.get("dtype") == "uint8" and is_image(shape):
-            raise ValueError(
-                f"are images (uint8 of shape {tuple(shape)}), for which the models have no encoder; encode them as "
-                "vectors of features, or wrap the environment in gymnasium.wrappers.FlattenObservation where they are "
-                "small"
-            )
+            told = f"are images (uint8 of shape {tuple(shape)}), for which the models have no encoder"
+            way_out = "wrap the environment in gymnasium.wrappers.FlattenObservation where they are small"
+            raise ValueError(f"{told}; encode them as vectors of features, or {way_out}")
         return {"type": kind, "shape": shape}
     if kind == "MultiBinary":
         n = tree.get("n")
         return {"type": kind, "n": _counts(n if isinstance(n, list) else [n])}
     if kind in ("Discrete", "MultiDiscrete"):
         return _choices(kind, tree)
-    raise ValueError(
-        f"are {str(kind)[:40]}, which has no fixed size as a vector; leave it out by --observation-keys, or wrap "
-        "the environment in gymnasium.wrappers.TransformObservation, with a function that makes a vector"
-    )
+    told = f"are {str(kind)[:40]}, which has no fixed size as a vector; leave it out by --observation-keys"
+    way_out = "wrap the environment in gymnasium.wrappers.TransformObservation, with a function that makes a vector"
+    raise ValueError(f"{told}, or {way_out}")
 
 
 def _choices(kind: str, tree: dict[str, Any]) -> Layout:

@@ -359,8 +359,7 @@ def env_kwargs(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
         raise UsageError(f"--env-kwargs is a {type(found).__name__}; {like}")
     for key, value in found.items():
         if not is_plain_argument(key, value):
-            raise UsageError(
-                f"--env-kwargs has {ascii(key)[:40]} = {ascii(value)[:60]}; only finite numbers, words and lists of "
-                "them are kept with a policy, and nothing that names files or modules; register the environment with it"
-            )
+            kept = "only finite numbers, words and lists of them are kept with a policy"
+            told = f"--env-kwargs has {ascii(key)[:40]} = {ascii(value)[:60]}; {kept}"
+            raise UsageError(f"{told}, and nothing that names files or modules; register the environment with it")
     return found
