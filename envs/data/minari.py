@@ -194,7 +194,8 @@ def _spec(path: Path, metadata: dict[str, Any]) -> MinariSpec:
     recorded, evaluated = (part(key, partial(_environment, f"{path}:{key}")) for key in ("env_spec", "eval_env_spec"))
     notes = [*(() if recorded is None else recorded.notes)]
     notes += [f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if metadata.get(key)]
-    low, high = tuple[Any, Any](metadata.get(key) for key in ("ref_min_score", "ref_max_score"))
+    scores: tuple[Any, Any] = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    low, high = scores
     rise = all(isinstance(end, int | float) for end in (low, high)) and -1e300 < low < high < 1e300
     if not rise and (low, high) != (None, None):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown([low, high])}")
