@@ -280,19 +280,13 @@ def _refuse_unknown_flags(part: Part) -> None:
 
 def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
     """The last rows of episodes as numbers, lengths or first rows tell them, and the name of what was read."""
+    firsts = {"number": _changes, "first": read_flags, "step": _restarts}
     for role in ("number", "length", "first", "step"):
         for name, column in part.marks.get(role, {}).items():
-            if role == "length":
-                found = _lengths(column, part.steps)
-            elif not column.is_each(part.steps):
-                continue
-            elif role == "number":
-                found = _changes(column)
-            else:
-                starts = read_flags(column) if role == "first" else _restarts(column)
-                found = None if starts is None else np.append(starts[1:], not knows_last)
-            if found is not None:
+            if role == "length" and (found := _lengths(column, part.steps)) is not None:
                 return found, name
+            if role in firsts and column.is_each(part.steps) and (starts := firsts[role](column)) is not None:
+                return np.append(starts[1:], role == "number" or not knows_last), name
     return None, ""
 
 
@@ -307,10 +301,10 @@ def _lengths(column: Column, steps: int) -> Flags | None:
 
 
 def _changes(column: Column) -> Flags:
-    """The last row of every number. DataError: rows of several episodes are mixed."""
+    """The first row of every number. DataError: rows of several episodes are mixed."""
     numbers = column.read().reshape(-1)
-    changes = np.append(numbers[1:] != numbers[:-1], True)
-    lengths = np.diff(np.flatnonzero(changes), prepend=-1)
+    changes = np.append(True, numbers[1:] != numbers[:-1])
+    lengths = np.diff(np.flatnonzero(changes), append=len(changes))
     if len(lengths) > 2 and np.mean(lengths == 1) > 0.5 and len(np.unique(numbers)) < len(lengths) / 2:
         way_out = f"sort all columns by it, numpy.argsort({column.name}, kind='stable')"
         raise DataError(f"{column.place}: the rows of episodes are mixed; {way_out}")
