@@ -180,15 +180,9 @@ def load_task(
         if len(task.target_returns) == 1:  # the data's best
             task = replace(task, target_returns=(max(target for of, _ in found for target in of.target_returns),))
         parts = [part for _, part in found]
-        episodes = join(
-            parts,
-            dataset=name,
-            source=parts[0].source if len({part.source for part in parts}) == 1 else "file",
-            path=", ".join(part.path for part in parts),
-            env_id=parts[0].env_id,
-            notes=_notes_of(parts),
-            layout=parts[0].layout,
-        )
+        joined = join(parts, dataset=name, path=", ".join(part.path for part in parts), notes=_notes_of(parts))
+        kind = episodes.source if len({part.source for part in parts}) == 1 else "file"
+        episodes = replace(joined, source=kind, env_id=episodes.env_id, layout=episodes.layout)
     if task.env_id and is_own(source, reading.env_id, name):
         episodes = replace(episodes, notes=(*episodes.notes, *_other_units(task, episodes)))
     return _settled(task, episodes)
@@ -201,9 +195,8 @@ def _notes_of(parts: Sequence[Episodes]) -> tuple[str, ...]:
         for note in part.notes:
             of_note.setdefault(note, []).append(os.path.basename(part.path))
     more = {1: "", 2: " and 1 other"}
-    return tuple(
-        f"{names[0]}{more.get(len(names), f' and {len(names) - 1} others')}: {note}" for note, names in of_note.items()
-    )
+    others = {note: more.get(len(names), f" and {len(names) - 1} others") for note, names in of_note.items()}
+    return tuple(f"{names[0]}{others[note]}: {note}" for note, names in of_note.items())
 
 
 def load_one(name: str, source: str, reading: Reading, *, plays: bool = True) -> tuple[Task, Episodes]:
@@ -439,20 +432,17 @@ def _other_units(task: Task, episodes: Episodes) -> list[str]:
     except SimulationError:  # an evaluation will say it
         return []
     rows = np.append(episodes.offsets[:-1][:_RESETS], np.arange(1, len(own)))
-    pairs = {
-        "observations": (np.concatenate([firsts, own.observations[1:]]), episodes.observations[rows]),
-        "rewards": (own.rewards[:, None], episodes.rewards[:_ROWS, None]),
-    }
+    seen = np.concatenate([firsts, own.observations[1:]]), episodes.observations[rows]
+    paid = own.rewards[:, None], episodes.rewards[:_ROWS, None]
     notes = []
-    for what, sizes_of in pairs.items():
-        here, there = map(_size, sizes_of)
+    for what, pair in (("observations", seen), ("rewards", paid)):
+        here, there = map(_size, pair)
         times = np.divide(here, there, out=np.ones(len(here)), where=(here > 0) & (there > 0))
         if (far := np.flatnonzero(np.abs(np.log(times)) > np.log(_FAR_APART))).size:
             columns = "" if len(far) == len(times) else f" {', '.join(map(str, far[:_NAMED]))}"
             told = ", ".join(dict.fromkeys(f"{times[column]:.2g}" for column in far[:_NAMED]))
-            notes.append(
-                f"{what}{columns} of the environment are about {told} times those of the data: other units or scaling?"
-            )
+            compared = f"{what}{columns} of the environment are about {told} times those of the data"
+            notes.append(f"{compared}: other units or scaling?")
     return notes
 
 

@@ -296,10 +296,9 @@ def _hold_actions(path: str, actions: npt.NDArray[Any], limits: Limits, notes: l
     if (n := limits.n_actions) is not None:
         first, last = limits.action_start, limits.action_start + n - 1
         if (odd := np.flatnonzero((actions < first) | (actions > last))).size:
-            found = (
-                f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {first} to {last}"
-            )
-            raise DataError(f"{found}; choose the environment it was recorded on, or renumber its actions")
+            told = f"has {actions[odd[0]]} at step {odd[0]}, but the environment takes {first} to {last}"
+            way_out = "choose the environment it was recorded on, or renumber its actions"
+            raise DataError(f"{path}:actions {told}; {way_out}")
         return
     low, high = (np.asarray(bound, dtype=np.float32) for bound in (limits.action_low, limits.action_high))
     least, most = actions.min(axis=0), actions.max(axis=0)
@@ -318,6 +317,8 @@ def _hold_actions(path: str, actions: npt.NDArray[Any], limits: Limits, notes: l
 def named(table: Table, limits: Limits) -> Part:
     """The columns of a table by their meaning; DataError: one is missing, or is there twice with other numbers."""
     chosen = {MEANING.get(role, role): names for role, names in limits.columns.items()}
+    meaning = {name: role for name, role in MEANING.items() if role not in chosen}
+    meaning |= {name: role for role, names in chosen.items() for name in names}
     if missing := [name for names in chosen.values() for name in names if name not in table.columns]:
         raise _missing(table, missing[0])
     observations, actions, rewards = (_step_column(table, role, chosen.get(role)) for role in STEP_NAMES)
@@ -329,9 +330,8 @@ def named(table: Table, limits: Limits) -> Part:
         observations = {key: parts[key] for key in keys}
     marks: dict[str, dict[str, Column]] = {}
     others: dict[str, Column] = {}
-    given = {name: role for role, names in chosen.items() for name in names}
     for name, column in table.columns.items():
-        role = given.get(name) or (None if MEANING.get(name) in chosen else MEANING.get(name))
+        role = meaning.get(name)
         if role in STEP_NAMES or _numbered(name)[0] in STEP_NAMES:
             continue
         if role is not None and isinstance(found := table.of(name), Column):
@@ -435,9 +435,8 @@ def _check_finite(place: str, out: npt.NDArray[Any], first: int) -> None:
     bad = np.argwhere(~(np.abs(out) <= _LARGEST))
     value = "NaN" if np.isnan(out[tuple(bad[0])]) else "infinite or beyond float32"
     where = f"step {first + bad[0][0]}" + (f", column {bad[0][1]}" if out.ndim == 2 else "")
-    raise DataError(
-        f"{place} has values that are not finite, the first ({value}) at {where}; repair them or leave the episode out"
-    )
+    told = f"has values that are not finite, the first ({value}) at {where}"
+    raise DataError(f"{place} {told}; repair them or leave the episode out")
 
 
 def read_observations(columns: Sequence[Column], keep: Sequence[Flags], mapped: bool) -> npt.NDArray[Any]:

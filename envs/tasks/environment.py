@@ -169,9 +169,8 @@ def own_task(
     if isinstance(action, gym.spaces.Discrete):
         acts = {"action_dim": int(action.n), "n_actions": int(action.n), "action_start": int(action.start)}
     else:
-        low, high = (
-            np.where(np.abs(side) < UNBOUNDED, side, np.copysign(np.inf, side)) for side in (action.low, action.high)
-        )
+        sides = np.array([action.low, action.high])
+        low, high = np.where(np.abs(sides) < UNBOUNDED, sides, np.copysign(np.inf, sides))
         acts = {"action_dim": len(low), "action_low": tuple(low.tolist()), "action_high": tuple(high.tolist())}
     return Task(
         name=name,

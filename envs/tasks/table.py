@@ -274,9 +274,8 @@ def check_own_name(name: str) -> str:
     if not is_safe_name(name):
         raise UsageError(f"name {name[:60]!r}: use letters, digits, . _ and -, up to 100, a letter or digit first")
     if (task := find_task(name)) is not None:
-        raise UsageError(
-            f"{name} is simulated on {task.env_id}; give data of another environment a name of their own (--env)"
-        )
+        way_out = "give data of another environment a name of their own (--env)"
+        raise UsageError(f"{name} is simulated on {task.env_id}; {way_out}")
     return name
 
 
