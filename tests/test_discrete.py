@@ -105,7 +105,7 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout, episodes)
         correct.append(int((logits.argmax(1) == taken).sum()))
     np.testing.assert_allclose(found.sums, sums, rtol=1e-4)
     assert found.correct == correct and found.accuracy == sum(correct) / some.n_steps
-    assert set(found.scalars()) == {"val/nll", "val/accuracy"}
+    assert set(found.scalars()) == {"val/nll", "val/accuracy"} and "one action" in found.without_looking
     assert found.measure == "negative log-likelihood" and "accuracy 0." in str(found) and "accuracy 0." in found.short()
 
 

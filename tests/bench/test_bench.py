@@ -60,7 +60,6 @@ def test_table_json_and_plot(tmp_path, capsys):
         assert torch.get_num_threads() == 2
     result = json.loads(files[0].read_text())
     assert result["machine"]["threads"] == 1 and result["machine"]["torch"] == torch.__version__
-    assert (result["width"], result["layers"], result["heads"]) == (16, 1, 2)
     assert [mode["name"] for mode in result["modes"]] == list(bench_rollout.MODES)
     for mode in result["modes"]:
         cache = mode["name"] == "decision-transformer:recurrent"
@@ -73,9 +72,6 @@ def test_table_json_and_plot(tmp_path, capsys):
     assert "environment step" in drawn
     assert "since the first action:" in out and "time since the first action" in drawn  # the paper's figure 5
     growths = {mode["name"]: mode["growth"] for mode in result["modes"]}
-    for growth in growths.values():
-        assert growth["steps"][-1] == 150 and len(growth["steps"]) == len(growth["seconds"]) == 24
-        assert growth["seconds"] == sorted(growth["seconds"])
     assert growths["decision-aaren:recurrent"]["state_bytes_exponent"] == 0
     assert growths["decision-transformer:recurrent"]["state_bytes_exponent"] == pytest.approx(1, abs=0.02)
     sizes = {mode["name"]: [cost["state_bytes"] for cost in mode["costs"]] for mode in result["modes"]}

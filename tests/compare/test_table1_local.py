@@ -10,7 +10,6 @@ from table1_cells import read_results
 
 from aaren_rl.base.errors import UsageError
 from aaren_rl.compare.measure import Cell
-from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.run import run_training
 
 script = load_script("table1")
@@ -68,14 +67,6 @@ def test_it_says_how_it_was_made_and_not_where(made, hopper_file):
     body = text.replace(json.dumps(str(hopper_file)), "")  # the settings of train, as they were typed
     assert str(made) not in body and str(hopper_file.parent) not in body
     assert all(value == float(f"{value:.6g}") for cell in cells(made) for value in cell.last.returns)
-
-
-def test_the_precision_is_that_of_training(made, tmp_path):
-    """A run that was trained elsewhere and is scored here."""
-    shutil.copytree(made / "runs" / "hopper-medium" / "decision-aaren" / "seed0", tmp_path / "run")
-    card = read_card(tmp_path / "run")
-    amend_card(tmp_path / "run" / "policy", versions={**card.versions, "precision": "float32"})
-    assert script.here(tmp_path / "run")["precision"] == "float32"
 
 
 def test_again_does_nothing_and_other_settings_are_not_mixed(made, hopper_file):

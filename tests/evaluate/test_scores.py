@@ -89,6 +89,7 @@ def test_several_policies(tmp_path, capsys):
         ({"model": [1]}, "model"),
         ({"model": {"mixer": "aaren-rsa", "width": 2**40, "heads": 2**40}}, f"the model's width is {2**40}"),
         ({"model": {"mixer": "aaren-rsa", "rem_dilation": 2**40}}, "rem_dilation: must be at most 1,000"),
+        ({"model": {"layers": 999}}, "the model has 999 layers, its weights are"),
         ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
         ({"format": 99}, "not a policy of format"),
         ({"versions": {"torch": "<script>"}}, "versions has '<script>', which is not plain text"),
@@ -205,11 +206,10 @@ def test_rules_that_see_no_observation_stand_beside_an_error():
     first = Episodes(actions, np.array([7, 7, 5, 5]), rewards, offsets, np.ones(2, bool))
     found = play.without_looking(HeldOut(first, weights=weights), np.ones(()))
     assert found == {"one action": 0.75, "the last action": 1.0}  # 5, which counts three times
-    found = play.without_looking(HeldOut(episodes, weights=weights), np.array([1.0, 2.0]))
     single = Episodes(actions[:1], actions[:1], rewards[:1], np.array([0, 1]), np.ones(1, bool))
     assert play.without_looking(HeldOut(single), np.ones(())) == {"one action": 0.0}
-    error = ActionError([1.0], [4], without_looking=found)
-    assert str(error).endswith("; rules without observations: one action 0.1074, the last action 0.4062")
+    error = ActionError([1.0], [4], [1], without_looking=found)
+    assert str(error).endswith("; accuracy of rules without observations: one action 0.7500, the last action 1.0000")
 
 
 def test_floor_and_interval():

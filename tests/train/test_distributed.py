@@ -105,8 +105,11 @@ def test_processes_that_do_not_come_are_not_waited_for(monkeypatch):
     for name, value in here.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ranks, "ARRIVAL", timedelta(seconds=1))
-    with pytest.raises(UsageError, match=r"the 2 processes of WORLD_SIZE did not meet .*; start them all, or unset"):
-        ranks.join_ranks().__enter__()
+    said = {"2": "the 2 processes of WORLD_SIZE did not meet .*; start them all, or unset", "x": "not a number"}
+    for size in said:
+        monkeypatch.setenv("WORLD_SIZE", size)
+        with pytest.raises(UsageError, match=said[size]):
+            ranks.join_ranks().__enter__()
 
 
 @pytest.mark.slow
