@@ -208,7 +208,7 @@ def test_rules_that_see_no_observation_stand_beside_an_error():
     assert found == {"one action": 0.75, "the last action": 1.0}  # 5, which counts three times
     single = Episodes(actions[:1], actions[:1], rewards[:1], np.array([0, 1]), np.ones(1, bool))
     assert play.without_looking(HeldOut(single), np.ones(())) == {"one action": 0.0}
-    error = ActionError([1.0], [4], [1], without_looking=found)
+    error = ActionError([1.0], [4], correct=[1], without_looking=found)
     assert str(error).endswith("; accuracy of rules without observations: one action 0.7500, the last action 1.0000")
 
 
