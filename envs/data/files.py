@@ -38,7 +38,10 @@ _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value")  # netCD
 _DEPTH = 16
 _AS_MANY = "give as many numbers for each step"
 _KEYS = "give a dict of observations, actions, rewards, and terminated or truncated where they are known"
-_OPTIONS = ("observation_keys", "max_episode_steps", "dataset", "env_id", "source", "notes")
+# Arguments of Python calls: those that data are held to, by their field of `Limits`, and those that name data.
+_HELD = {"observation_space": "layout", "kind": "actions", "names": "columns"}
+_HELD |= {name: name for name in ("observation_keys", "max_episode_steps")}
+_LABELS = ("dataset", "env_id", "source", "notes")
 
 
 # Files
@@ -364,26 +367,19 @@ def from_frame(frame: Any, *, notes: Iterable[str] = (), **options: Any) -> dict
     return _made([table], one_each=False, notes=(*found, *notes), **options)
 
 
-def _made(
-    tables: list[Table],
-    *,
-    one_each: bool,
-    observation_space: Any = None,
-    kind: str | None = None,
-    names: Any = None,
-    **options: Any,
-) -> dict[str, Any]:
-    if unknown := [name for name in options if name not in _OPTIONS]:
-        known = ", ".join(("observation_space", "kind", "names", *_OPTIONS))
+def _made(tables: list[Table], *, one_each: bool, **options: Any) -> dict[str, Any]:
+    if unknown := [name for name in options if name not in (*_HELD, *_LABELS)]:
         as_in_files = "columns are named as in files, such as terminals, timeouts, dones or ends"
+        known = ", ".join((*_HELD, *_LABELS))
         raise UsageError(f"{unknown[0]}: is no argument; {as_in_files}, and the options are {known}")
+    labels = {name: options.pop(name) for name in _LABELS if name in options}
+    held = {_HELD[name]: value for name, value in options.items() if value is not None}
     try:
-        layout = None if observation_space is None else layout_of(observation_space)
+        held |= {"layout": layout_of(held["layout"])} if "layout" in held else {}
     except ValueError as error:
         raise DataError(f"observation_space: observations {error}") from error
-    held = {name: options.pop(name) for name in _OPTIONS[:2] if name in options}
-    limits = Limits(layout=layout, action_low=-np.inf, action_high=np.inf, actions=kind, columns=names or (), **held)
-    return {**assemble(tables, limits, path="episodes", one_each=one_each, **options), "path": ""}
+    limits = Limits(action_low=-np.inf, action_high=np.inf, **held)
+    return {**assemble(tables, limits, path="episodes", one_each=one_each, **labels), "path": ""}
 
 
 def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:
