@@ -24,7 +24,7 @@ from .local.behavior import LEAST_STEPS, local_levels, local_path, make_local, r
 from .simulation import begin, play_episode
 from .tasks import table
 from .tasks.environment import close_env, make_env, own_task
-from .tasks.spaces import MOST, parts_of
+from .tasks.spaces import MOST, parts_of, rearranged
 from .tasks.table import BUILT_IN, D4RL_SERVER, TASKS, D4RLTask, LocalTask, Reference, Task, find_task, get_task
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
@@ -301,13 +301,12 @@ def _of_minari(name: str, source: str, reading: Reading, plays: bool) -> tuple[T
 # Data of the table
 
 
-def data_files(task: D4RLTask | LocalTask, local_steps: int | None = None) -> dict[str, Path]:
+def data_files(task: D4RLTask | LocalTask) -> dict[str, Path]:
     """The file of each source that a task has ("d4rl", "local"), there or not, and of "minari:ID" if it is there."""
-    files = {"local": local_path(task, local_steps)}
-    if isinstance(task, D4RLTask):
-        files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, **files}
-        files |= minari_files(minari_id(task.name))
-    return files
+    local = {"local": local_path(task)}
+    if not isinstance(task, D4RLTask):
+        return local
+    return {"d4rl": d4rl_dataset_dir() / task.d4rl_file, **local, **minari_files(minari_id(task.name))}
 
 
 def minari_files(dataset_id: str) -> dict[str, Path]:
@@ -397,14 +396,15 @@ def _read_for(task: Task, path: Path, reading: Reading) -> Episodes:
 def _arranged(task: Task, episodes: Episodes) -> Episodes:
     """The episodes with their observations' parts in the order of the task's, noted; DataError: it has other parts."""
     try:
-        found = episodes.arranged(task.layout)
+        order = rearranged(episodes.layout, task.layout)
     except ValueError as error:
         where = episodes.path or episodes.dataset
         raise DataError(f"{where}: observations {error}, which are those of {task.env_id}; choose another") from error
-    if found is episodes:
+    if order is None:
         return episodes
-    order = ", ".join(name.partition("/")[2] for name in parts_of(found.layout or {}))
-    return replace(found, notes=(*found.notes, f"observations are in the order of {task.env_id}: {order}"))
+    parts = ", ".join(name.partition("/")[2] for name in parts_of(task.layout or {}))
+    notes = *episodes.notes, f"observations are in the order of {task.env_id}: {parts}"
+    return replace(episodes.arranged(order, task.layout), notes=notes)
 
 
 def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:

@@ -384,9 +384,8 @@ def _one(table: Table, column: Tree) -> Column:
 def apart(part: Part) -> list[Part]:
     """The episodes of columns (E, T, ...), with a mask or lengths beside them where they are padded; else the part."""
     shape, observed = part.rewards.shape[:2], columns_of(part.observations)
-    if len(shape) < 2 or shape[1] < 2 or part.rewards.width != shape[1] or part.actions.shape[:2] != shape:
-        return [part]
-    if any(column.shape[:2] != shape or len(column.shape) < 3 for column in observed):
+    fits = len(shape) == 2 and shape[1] > 1 and part.rewards.width == shape[1] and part.actions.shape[:2] == shape
+    if not fits or any(column.shape[:2] != shape or len(column.shape) < 3 for column in observed):
         return [part]
     for column in (column for of in part.marks.values() for column in of.values()):
         if column.shape[:1] != shape[:1]:

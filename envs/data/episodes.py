@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ...base.errors import ResourcesError
 from ...base.fields import FAR
 from ...base.files import cache_dir
-from ..tasks.spaces import Layout, rearranged
+from ..tasks.spaces import Layout
 from .draws import Weights
 
 _STEPS = ("observations", "actions", "rewards")
@@ -241,14 +241,8 @@ class Episodes(Sequence[Episode]):
         offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
-    def arranged(self, layout: Layout | None) -> "Episodes":
-        """The episodes with the columns of observations in the order of a layout, where both are known.
-
-        ValueError: it has other parts.
-        """
-        order = rearranged(self.layout, layout)
-        if order is None:
-            return self
+    def arranged(self, order: npt.NDArray[np.int64], layout: Layout | None) -> "Episodes":
+        """The episodes with the columns of observations in another order, (O,), which is that of a layout."""
         found = self.observations
         moved = allocate(found.shape, found.dtype, isinstance(found, MappedArray))
         for rows in row_blocks(len(found)):

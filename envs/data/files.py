@@ -346,8 +346,7 @@ def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[
 def from_columns(columns: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
     flags = {name: options.pop(name) for name in [*options] if name in MEANING}
-    given = {name: value for name, value in {**columns, **flags}.items() if value is not None}
-    return _made([_given("", given)], one_each=False, **options)
+    return _made([_given("", {**columns, **flags})], one_each=False, **options)
 
 
 def from_trajectories(trajectories: Iterable[Any], **options: Any) -> dict[str, Any]:
@@ -396,6 +395,7 @@ def _fields(i: int, trajectory: Any) -> Mapping[str, Any]:
 
 
 def _given(place: str, columns: Mapping[str, Any]) -> Table:
+    columns = {name: value for name, value in columns.items() if value is not None}
     rewards = next((columns[name] for name in NAMES["rewards"] if name in columns), None)
     steps = len(rewards) if isinstance(rewards, Sized) else 0
 
@@ -403,8 +403,7 @@ def _given(place: str, columns: Mapping[str, Any]) -> Table:
         value, here = columns[name], f"{place}:{name}" if place else str(name)
         return _tree(value, here, steps) if name in NAMES[OBSERVATIONS] else column_of(value, here)
 
-    given = [name for name, value in columns.items() if value is not None]
-    return Table(place or "columns", _read_each(given, read))
+    return Table(place or "columns", _read_each(columns, read))
 
 
 def _tree(value: Any, place: str, steps: int, depth: int = _DEPTH) -> Tree:
