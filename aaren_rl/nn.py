@@ -37,24 +37,7 @@ AarenTrunk = partial(Trunk, "aaren")
 torch.serialization.add_safe_globals([ScanState, AttentionState, EncodedState, EncodingState, TreeState])
 
 __all__ = [
-    "RSA",
-    "SAMPLERS",
-    "Aaren",
-    "AarenRSA",
-    "AarenTrunk",
-    "Attention",
-    "CrossAttention",
-    "RemConfig",
-    "ScanState",
-    "TreeAttention",
-    "TreeConfig",
-    "Trunk",
-    "attend",
-    "combine",
-    "export_step",
-    "join",
-    "prefix_scan",
-    "scan_step",
-    "select",
-    "state_bytes",
-]
+    "RSA", "SAMPLERS", "Aaren", "AarenRSA", "AarenTrunk", "Attention", "CrossAttention", "RemConfig", "ScanState",
+    "TreeAttention", "TreeConfig", "Trunk", "attend", "combine", "export_step", "join", "prefix_scan", "scan_step",
+    "select", "state_bytes",
+]  # fmt: skip

@@ -23,7 +23,6 @@ from aaren_rl.envs.local.behavior import RECIPES, Recipe
 from aaren_rl.envs.simulation import play_episode
 
 STEPS = 1200
-MOST_WORKERS = 8
 
 # Triton decides when it is imported whether its kernels are interpreted: the only way to run them without a GPU.
 if not torch.cuda.is_available():
@@ -37,7 +36,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Of -n auto. A worker with torch and MuJoCo takes half a GiB."""
-    return min(os.cpu_count() or 1, MOST_WORKERS)
+    return min(os.cpu_count() or 1, 8)
 
 
 @pytest.fixture(scope="session")

@@ -66,10 +66,8 @@ def test_table_json_and_plot(tmp_path, capsys):
         assert [cost["step"] for cost in mode["costs"]] == ([10, 100, 150] if cache else [10, 100, 150, 300])
         assert all(0 < cost["fastest_microseconds"] <= cost["microseconds"] for cost in mode["costs"])
         assert mode["costs"][0]["ratio"] == 1 and 0 <= mode["checked_difference"] <= 1e-5
-    assert all(mode["share"] > 0 for mode in result["modes"]) and result["modes"][-1]["share"] == 1
     out, drawn = capsys.readouterr().out, files[1].read_text()
     assert f"torch {torch.__version__}, 1 threads" in out and "of the time of decision-transformer:window" in out
-    assert "environment step" in drawn
     assert "since the first action:" in out and "time since the first action" in drawn  # the paper's figure 5
     growths = {mode["name"]: mode["growth"] for mode in result["modes"]}
     assert growths["decision-aaren:recurrent"]["state_bytes_exponent"] == 0
@@ -104,7 +102,7 @@ def test_a_cache_that_forgets_gets_no_figures(monkeypatch, tmp_path, capsys):
     gives_no_figures(ROLLOUT, "actions differ from", tmp_path, capsys)
 
 
-def test_scan(tmp_path, capsys):
+def test_scan(tmp_path):
     result = measured(SCAN, tmp_path)
     rows = [(t["length"], t["method"]) for t in result["timings"]]
     assert rows == [(n, m) for n in (20, 40) for m in ("copy", "numba", "blocked", "attention")]
@@ -112,7 +110,6 @@ def test_scan(tmp_path, capsys):
         assert timing["forward_ms"] > 0 and (timing["both_ms"] is None) == (timing["method"] == "copy")
         assert (timing["bandwidth_share"] is None) == (timing["method"] == "attention")
     assert set(result["checked_difference"]) == {"numba", "blocked"}
-    assert "1 x 2 heads of 4 channels" in capsys.readouterr().out
 
 
 def linear(*_: object) -> tuple[torch.nn.Module, peers.Predict]:
@@ -138,7 +135,6 @@ def test_train(tmp_path, monkeypatch, capsys):
         assert rate > 0 and update["peak_share"] == pytest.approx(rate / peaks[update["precision"]])
     # A product a weight and step forward, and one backward: the input needs no gradient.
     assert size["updates"][-1]["gflop"] == pytest.approx(160 * 2 * (2 * 11 * 3) / 1e9)
-    assert size["fastest_peer_ratio"] > 0
     checked = size["checked_difference"]
     assert checked.keys() == {update["precision"] for update in size["updates"]} and 0 < checked["float32"] < 1e-4
     assert checked.get("bfloat16", 0) < 5e-2
