@@ -112,14 +112,17 @@ def controller(
     space.seed(seed)
 
     def act(observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if model is None:  # float32, as the file has them
-            return np.asarray(space.sample(), np.float32 if isinstance(space, gym.spaces.Box) else None)
-        seen = observation if normalize is None else normalize.normalize_obs(observation)
-        action, _ = model.predict(seen, deterministic=deterministic)
-        if noise and isinstance(space, gym.spaces.Box):
+        if model is None:
+            action = space.sample()
+        else:
+            seen = observation if normalize is None else normalize.normalize_obs(observation)
+            action, _ = model.predict(seen, deterministic=deterministic)
+        if not isinstance(space, gym.spaces.Box):
+            return np.asarray(action)
+        if noise and model is not None:
             drawn = rng.normal(0.0, noise, action.shape) * (space.high - space.low) / 2
-            action = np.clip(action + drawn, space.low, space.high).astype(np.float32)
-        return action
+            action = np.clip(action + drawn, space.low, space.high)
+        return action.astype(np.float32)  # as the file has them
 
     return act
 

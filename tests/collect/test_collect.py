@@ -29,7 +29,7 @@ import numpy as np
 
 class Echo(gym.Env):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    action_space = gym.spaces.Box(-2.0, 4.0, (1,))
+    action_space = gym.spaces.Box(-2.0, 4.0, (1,), np.float64)
 
     def __init__(self, trouble=None):
         self.trouble = trouble
@@ -40,7 +40,7 @@ class Echo(gym.Env):
         return self.state.copy(), {}
 
     def step(self, action):
-        assert self.action_space.contains(action)
+        assert self.action_space.contains(action) and action.dtype == np.float32  # as it is stored
         self.state = np.array([self.state[0] + 1, action[0]])
         if self.trouble == "raise" and self.state[0] > 3:
             raise RuntimeError("out of paper")
