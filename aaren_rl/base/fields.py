@@ -92,10 +92,6 @@ RETURN_SCALE = Range(1e-20, 1e15)
 GPUS = Range(0, 1024)
 THREADS = Range(1, max(64, 8 * (os.cpu_count() or 1)))  # of many more, torch dies
 
-# Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation. Data are float64
-# there, and a policy subtracts the mean in float64.
-FAR = 1e3
-
 T = TypeVar("T")
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # a number to people and to YAML 1.2, text to PyYAML
 

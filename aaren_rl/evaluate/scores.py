@@ -86,8 +86,8 @@ class ActionError:
         own = "" if self.above_floor is None else f"; excess MSE {self.above_floor:.4f}"
         own += "" if self.accuracy is None else f"; accuracy {self.accuracy:.3f}"
         rules = ", ".join(f"{name} {value:.4f}" for name, value in self.without_looking.items())
-        of_rules = "rules" if self.accuracy is None else "accuracy of rules"
-        own += f"; {of_rules} without observations: {rules}" if rules else ""
+        measured = "rules" if self.accuracy is None else "accuracy of rules"
+        own += f"; {measured} without observations: {rules}" if rules else ""
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
         if self.weights and min(self.weights) < max(self.weights):
             of += f", weighted as they would be drawn ({effective(np.array(self.weights)):.0f} episodes effective)"

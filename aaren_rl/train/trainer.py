@@ -199,10 +199,8 @@ class Trainer:
     def states(self) -> dict[str, Any]:
         """Everything that `restore` needs; on several ranks right only after `gather`."""
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "ema": dict(self.ema.state_dict())}
-        states |= {
-            "optimizer": self.optimizers.state_dict(),
-            "sampler": self.generator.get_state(),
-        }  # its own is "tbptt"
+        # "sampler" is the generator's; the state of a sampler is "tbptt".
+        states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
         states["torch"] = torch.get_rng_state()
         states["normalization"] = torch.stack([self.data.observation_mean, self.data.observation_std])
         if isinstance(self.sampler, TbpttSampler):  # position and carried state of every batch entry

@@ -95,7 +95,7 @@ def _stretch(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 class CrossAttention(HeadMixer):
     """Learned queries that read a stream, a recurrent network with a state of constant size (figure 1c).
 
-    It has the projections of a mixer's heads, and is none itself: an output belongs to a latent, not to a token.
+    It shares the projections of a mixer's heads but is not a mixer: an output belongs to a latent, not to a token.
 
     Args:
         width: C, channels of a token, of a latent and of an output.

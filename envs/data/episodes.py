@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import ResourcesError
-from ...base.fields import FAR
 from ...base.files import cache_dir
 from ..tasks.spaces import Layout
 from .draws import Weights
@@ -31,6 +30,9 @@ _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
 _NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 _LEAST_STD = 1e-12
 _COPIED_ROWS = 8192  # rows of a temporary copy
+# Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation. Data are float64
+# there, and a policy subtracts the mean in float64.
+FAR = 1e3
 
 
 class Statistics(NamedTuple):

@@ -275,7 +275,7 @@ def _refuse_unknown_flags(part: Part) -> None:
     for name, column in part.others.items():
         if column.is_each(part.steps) and (column.data.dtype.kind == "b" or {*np.unique(column.read())} == {0, 1}):
             way_out = f"rename it to timeouts if it marks the last steps of episodes, or to infos_{name} if not"
-            raise DataError(f"{column.place} has a 0 or 1 for every step; {way_out}")
+            raise DataError(f"{column.place} has a 0 or 1 for every step and may mark ends of episodes; {way_out}")
 
 
 def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:

@@ -205,6 +205,7 @@ def test_a_full_disk_keeps_what_was_saved(hopper_file, half, refused, full_disk)
         (lambda states: states.pop("sampler"), "lacks the state of sampler; training cannot resume from it exactly"),
         (lambda states: states.pop("torch"), "lacks the state of torch; training cannot resume from it exactly"),
         (lambda states: states["optimizer"]["state"][0].update(exp_avg=torch.zeros(7)), "does not fit this run"),
+        (lambda states: states.update(recent=torch.zeros(3)), "checkpoints/00000010.pt: does not fit this run"),
     ],
 )
 def test_a_checkpoint_without_a_state_is_refused(half, refused, change, message):

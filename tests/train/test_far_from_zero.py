@@ -9,10 +9,9 @@ from checks import hdf5
 from policies import OBSERVATION, make_card, make_policy, onnx_policy_of
 
 from aaren_rl import train_policy
-from aaren_rl.base.fields import FAR
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.columns import Column, narrowed, read_observations
-from aaren_rl.envs.data.episodes import allocate, gather, is_far, moments, release
+from aaren_rl.envs.data.episodes import FAR, allocate, gather, is_far, moments, release
 from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.data.minari import read_minari, write_minari
 from aaren_rl.policies.card import card_from_json
