@@ -96,16 +96,11 @@ def test_every_number_of_the_text_is_known(name):
     assert in_prose(ROOT / name) == set(numbers(MEASURED["prose"][name]))
 
 
-@pytest.mark.parametrize("place", ["prose", "table"])
-def test_a_changed_digit_is_found(place, tmp_path):
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    if place == "prose":
-        changed = tmp_path / "README.md"
-        changed.write_text(page.replace("6.1 GB", "6.2 GB"), encoding="utf-8")
-        assert in_prose(changed) != in_prose(ROOT / "README.md")
-    else:
-        parts = {"claims": docs_tables.claims()}
-        assert docs_tables.fill(page.replace("100,000", "1,000,000", 1), parts) == docs_tables.fill(page, parts) == page
+def test_a_changed_digit_is_found(tmp_path):
+    page, parts = (ROOT / "README.md").read_text(encoding="utf-8"), {"claims": docs_tables.claims()}
+    (tmp_path / "README.md").write_text(page.replace("6.1 GB", "6.2 GB"), encoding="utf-8")
+    assert in_prose(tmp_path / "README.md") != in_prose(ROOT / "README.md")
+    assert docs_tables.fill(page.replace("100,000", "1,000,000", 1), parts) == docs_tables.fill(page, parts) == page
 
 
 def test_the_pages_repeat_what_they_quote():

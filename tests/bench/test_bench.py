@@ -59,7 +59,6 @@ def test_table_json_and_plot(tmp_path, capsys):
         assert main([*ROLLOUT, "--json", str(files[0]), "--plot", str(files[1])]) == 0
         assert torch.get_num_threads() == 2
     result = json.loads(files[0].read_text())
-    assert result["machine"]["threads"] == 1 and result["machine"]["torch"] == torch.__version__
     assert [mode["name"] for mode in result["modes"]] == list(bench_rollout.MODES)
     for mode in result["modes"]:
         cache = mode["name"] == "decision-transformer:recurrent"
@@ -108,7 +107,6 @@ def test_scan(tmp_path):
     assert rows == [(n, m) for n in (20, 40) for m in ("copy", "numba", "blocked", "attention")]
     for timing in result["timings"]:
         assert timing["forward_ms"] > 0 and (timing["both_ms"] is None) == (timing["method"] == "copy")
-        assert (timing["bandwidth_share"] is None) == (timing["method"] == "attention")
     assert set(result["checked_difference"]) == {"numba", "blocked"}
 
 

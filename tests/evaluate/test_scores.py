@@ -67,6 +67,7 @@ def test_several_policies(tmp_path, capsys):
         assert min(score["returns"]) - 0.1 <= low <= round(score["return_mean"], 1) <= high
     assert evaluate([*both, "--video", "x.gif"]) == 2
     assert "--video: takes one policy, not 2" in capsys.readouterr().err
+    assert evaluate([both[0], "--json", "x.gif", "--video", "x.gif"]) == 2
     assert evaluate([both[0], "--json", str(tmp_path)]) == 2
     assert evaluate([both[0], str(tmp_path / "gone"), "--episodes", "5", "--eval-seed", "7", *files]) == 4
     (only,) = json.loads((tmp_path / "scores.json").read_text())  # of the one that is there

@@ -15,7 +15,7 @@ from PIL import Image
 from synthetic import make_score
 
 from aaren_rl.base.errors import ResourcesError
-from aaren_rl.envs import SimulationError
+from aaren_rl.envs import SimulationError, UsageError
 from aaren_rl.envs.simulation import rollout
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.video import Video
@@ -73,6 +73,8 @@ def test_a_file_that_cannot_be(trained_run, tmp_path, monkeypatch, capsys, file,
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     words = [str(trained_run), "--video", str(tmp_path / file)]
     assert message in fails(capsys, evaluate, words, code) and list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="nothing can be drawn"):
+        Video(tmp_path / "a.gif", "aaren_rl/TMaze-v0", {}, 0)
 
 
 class Drawn(gym.Env):

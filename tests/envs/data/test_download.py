@@ -92,6 +92,9 @@ def test_a_file_is_held_to_its_pin(server, folder):
     refused(pin, "sha256sum")
     (folder / NAME).unlink()
     refused(pin, "sha256sum")
+    pin.unlink()
+    pin.mkdir()
+    refused(pin, "cannot be read")
     assert len(server.requests) == 2  # nothing is fetched only to be deleted
 
 
