@@ -94,7 +94,7 @@ def test_a_file_is_held_to_its_pin(server, folder):
     refused(pin, "sha256sum")
     pin.unlink()
     pin.mkdir()
-    refused(pin, "cannot be read")
+    refused(pin, "cannot be read (Is a directory); change its mode")
     assert len(server.requests) == 2  # nothing is fetched only to be deleted
 
 
