@@ -122,7 +122,7 @@ def controller(
         if noise and model is not None:
             drawn = rng.normal(0.0, noise, action.shape) * (space.high - space.low) / 2
             action = np.clip(action + drawn, space.low, space.high)
-        return action.astype(np.float32)  # as the file has them
+        return np.asarray(action, np.float32)  # as the file has them
 
     return act
 
