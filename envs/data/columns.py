@@ -42,25 +42,31 @@ NAMES: dict[str, tuple[str, ...]] = {
     "truncated": (
         "timeouts", "timeout", "truncations", "truncation", "truncated", "truncateds", "is_truncated", "next.truncated"
     ),
-    "done": ("dones", "done", "dones_float", "next.done"),
+    "done": ("dones", "done", "dones_float", "next.done", "next_done", "next_dones"),
     "last": ("episode_terminals", "episode_ends", "episode_end", "ends", "end"),
     "behind": ("is_last",),
     "goes_on": ("masks",),
     "first": ("is_first", "is_start", "episode_starts"),
-    "number": ("episode_ids", "episode_id", "episode_index", "episode_idx", "episode_number", "episode", "eps_id",
-               "ep_id", "traj_id", "traj_ids", "traj_index", "trajectory_id", "trajectory_index"),
-    "step": ("timestep", "timesteps", "frame_index", "step", "steps", "step_index", "step_id", "t"),
+    "number": ("episode_ids", "episode_id", "episode_index", "episode_idx", "episode_number", "episode_num", "episode",
+               "eps_id", "ep_id", "ep_index", "ep_idx", "traj_id", "traj_ids", "traj_index", "traj_idx", "traj",
+               "trajectory_id", "trajectory_ids", "trajectory_index", "trajectory", "demo_id", "path_id", "run_id"),
+    "step": ("timestep", "timesteps", "frame_index", "step", "steps", "step_index", "step_id", "step_idx", "time_step",
+             "elapsed_steps", "t"),
     "length": ("lengths", "length", "seq_len", "seq_lens", "seq_length", "sequence_length", "traj_lengths", "traj_len",
-               "traj_length", "episode_lengths", "episode_length", "ep_len", "path_lengths", "valid_length"),
-    "valid": ("mask", "attention_mask", "valid", "valid_mask", "pad_mask", "padding_mask", "loss_mask"),
+               "traj_length", "episode_lengths", "episode_length", "episode_len", "ep_len", "ep_lens", "path_lengths",
+               "valid_length", "n_steps"),
+    "valid": ("mask", "attention_mask", "valid", "is_valid", "valid_mask", "pad_mask", "padding_mask", "loss_mask",
+              "traj_mask", "traj_masks", "filled"),
     "padding": ("is_pad", "is_padding", "padding", "pad", "action_is_pad", "padded"),
 }  # fmt: skip
 STEP_NAMES = (OBSERVATIONS, ACTIONS, REWARDS)
+END_FLAGS = ("terminated", "truncated", "done", "last")
 MEANING = {name: role for role, names in NAMES.items() for name in names}
 UNUSED = ("next_", "next.", "info", "metadata", "observation.image", "observation.depth")  # what names begin with
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")  # between those of episodeId
 _NUMBERED = re.compile(r"(.*\D)(\d{1,6})\]?")
 _BLOCK_BYTES = 2**25
 _FIRST_ROWS = 65536  # enough to see whether a column of float64 moves
@@ -331,7 +337,7 @@ def named(table: Table, limits: Limits) -> Part:
     marks: dict[str, dict[str, Column]] = {}
     others: dict[str, Column] = {}
     for name, column in table.columns.items():
-        role = meaning.get(name)
+        role = meaning.get(name) or meaning.get(_WORDS.sub("_", name).lower())
         if role in STEP_NAMES or _numbered(name)[0] in STEP_NAMES:
             continue
         if role is not None and isinstance(found := table.of(name), Column):
@@ -387,9 +393,16 @@ def apart(part: Part) -> list[Part]:
     fits = len(shape) == 2 and shape[1] > 1 and part.rewards.width == shape[1] and part.actions.shape[:2] == shape
     if not fits or any(column.shape[:2] != shape or len(column.shape) < 3 for column in observed):
         return [part]
-    for column in (column for of in part.marks.values() for column in of.values()):
-        if column.shape[:1] != shape[:1]:
-            raise DataError(f"{column.place} has shape {column.shape}; rewards are {shape}; {CONVERT}")
+    padded = part.marks.keys() & {"valid", "padding", "length"}
+    for role, of in part.marks.items():
+        for column in of.values():
+            if column.shape[:1] != shape[:1]:
+                raise DataError(f"{column.place} has shape {column.shape}; rewards are {shape}; {CONVERT}")
+            flags = column.read() != 0 if role in END_FLAGS and not padded else np.empty((0, 2))
+            if flags[:, :1].any() or (flags[:, :-1] > flags[:, 1:]).any():
+                told = f"arrays are {shape[0]} episodes of {shape[1]} steps, some of which end before their last"
+                way_out = "lay steps end to end, x.reshape(-1, ...), after numpy.swapaxes(x, 0, 1) if steps come first"
+                raise DataError(f"{column.place}: {told}; {way_out}")
 
     def episode(e: int) -> Part:
         def row(column: Column) -> Column:
@@ -397,7 +410,8 @@ def apart(part: Part) -> list[Part]:
 
         marks = {role: {name: row(column) for name, column in of.items()} for role, of in part.marks.items()}
         steps = changed(part.observations, row), row(part.actions), row(part.rewards)
-        return Part(f"{part.place} episode {e}", *steps, marks, {})
+        others = {name: row(column) for name, column in part.others.items() if column.shape[:1] == shape[:1]}
+        return Part(f"{part.place} episode {e}", *steps, marks, others)
 
     return [episode(e) for e in range(shape[0])]
 

@@ -174,12 +174,22 @@ def _frame(path: Path, notes: list[str]) -> dict[str, Found]:
     import pandas as pd  # on demand, as it takes a third of a second
 
     if path.is_dir():
-        files = sorted(path.glob("data/**/*.parquet")) or sorted(path.glob("**/*.parquet"))
-        frame = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+        files = [*path.glob("data/**/*.parquet")] or [*path.glob("**/*.parquet")]
+        frames = [pd.read_parquet(file) for file in sorted(files, key=_in_order)]
+        for name in set(NAMES["number"]).intersection(*frames):  # begins again in every file where each is one episode
+            for before, after in itertools.pairwise(frames):
+                if after[name].dtype.kind in "iu" and after[name].min() <= before[name].max():
+                    after[name] += before[name].max() + 1 - after[name].min()
+        frame = pd.concat(frames, ignore_index=True)
     else:
         csv = path.suffix.lower() == ".csv"
         frame = pd.read_csv(path, float_precision="round_trip") if csv else pd.read_parquet(path)
     return _frame_columns(frame, f"{path}:", notes)
+
+
+def _in_order(file: Path) -> list[tuple[int, str]]:
+    """A key that sorts part.2 before part.10."""
+    return [(int(word or 0), text) for text, word in re.findall(r"(\D*)(\d*)", str(file))]
 
 
 # Pins: the SHA-256 of a file beside it, in the format of sha256sum
@@ -264,8 +274,8 @@ def _column(data: h5py.Dataset) -> Column:
         return Column(place, data)
     stored = Column(place, data).read()
     values = stored * np.float64(packed.get("scale_factor", 1)) + np.float64(packed.get("add_offset", 0))
-    for name in _PACKED[2:]:
-        values[np.isin(stored, packed.get(name, []))] = np.nan
+    for name in _PACKED[2:]:  # an attribute may be of another type
+        values[np.isin(stored, np.asarray(packed.get(name, []), stored.dtype))] = np.nan
     return Column(place, values)
 
 
@@ -470,7 +480,10 @@ def _frame_columns(frame: Any, place: str, notes: list[str]) -> dict[str, Found]
     def read(name: Any) -> Column:
         if isinstance(frame[name], type(frame)):
             raise DataError(f"{place}{name} is there twice; rename one")
-        return column_of(frame[name], f"{place}{name}")
+        values = frame[name]
+        if MEANING.get(name) == "number" and isinstance(values.iloc[0], str):
+            values = values.factorize()[0]
+        return column_of(values, f"{place}{name}")
 
     columns = _read_each(frame.columns, read)
     if odd := [name for name, column in columns.items() if not isinstance(column, Column)]:

@@ -23,6 +23,8 @@ _ENDS = ("terminated", "truncated", "done", "last", "behind", "goes_on")
 _WHOLE = {"truncated", "done", "last", "behind"}  # one of these marks the ends that the environment did not make
 _LIKE_A_LENGTH = re.compile(r"len|steps|size|horizon|count", re.IGNORECASE)
 _CHOICES = 256  # of actions that are whole numbers but stored as floats, which a note says
+_EVEN = 0.01  # of a step: seconds between two steps are equal but for rounding
+_NAMED = 12  # columns in a note
 _LARGE = 2**28  # bytes as float32, from which on data are mapped: they need no memory then
 _RESETS, _SOME_ENDS = 0.95, 200  # the share of ends at which a reset shows, of so many of them
 
@@ -44,6 +46,9 @@ def assemble(
     parts = [columns.named(table, limits) for table in tables]
     if not one_each and len(padded := columns.apart(parts[0])) > 1:
         parts, one_each = padded, True
+        notes.append(f"arrays are {len(parts)} episodes of {parts[0].steps} steps, by their first two axes")
+    if unused := sorted(parts[0].others):
+        notes.append(f"not used: {', '.join(unused[:_NAMED])}{', ...' * (len(unused) > _NAMED)}")
     for part in parts:
         check_shapes(part, limits, one_each)
         if part.sizes != parts[0].sizes:
@@ -52,7 +57,7 @@ def assemble(
     discrete = kind_of(parts, limits, notes)
     steps = _read(parts, keep, limits, discrete, notes)
     ended, terminated = ended[keep], terminated[keep]
-    if not one_each and (resets := reset_rows(steps, ended, notes)) is not None:
+    if (resets := reset_rows(steps, ended, notes)) is not None:
         steps = {key: array[resets] for key, array in steps.items()}
         ended, terminated = ended[resets], terminated[resets]
     columns.hold(path, steps, limits, notes)
@@ -238,9 +243,7 @@ def _stands_still(part: Part, values: npt.NDArray[Any]) -> bool:
 
 def read_flags(column: Column, steps: int | None = None) -> Flags:
     """A column of zeros and ones, (N,); DataError: it has other values, or not one for each of so many steps."""
-    if steps is not None and not column.is_each(steps):
-        wrong_shape(column, steps, f"({steps},)")
-    values = column.read().reshape(-1)
+    values = column.read().reshape(-1) if steps is None else _of_steps(column, steps)
     flags: Flags = values != 0
     if not np.array_equal(values, flags):
         odd = values[(values != 0) & (values != 1)]
@@ -279,30 +282,38 @@ def _refuse_unknown_flags(part: Part) -> None:
 
 
 def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
-    """The last rows of episodes as numbers, lengths or first rows tell them, and the name of what was read."""
-    firsts = {"number": _changes, "first": read_flags, "step": _restarts}
-    for role in ("number", "length", "first", "step"):
+    """The last rows of episodes as numbers, lengths, first rows or counts tell them, and the name of what was read.
+
+    DataError: one has another number of rows, or two tell other ends.
+    """
+    readers = {"number": _changes, "length": _lengths, "first": read_flags, "step": _restarts}
+    found: dict[str, Flags] = {}
+    for role, read in readers.items():
         for name, column in part.marks.get(role, {}).items():
-            if role == "length" and (found := _lengths(column, part.steps)) is not None:
-                return found, name
-            if role in firsts and column.is_each(part.steps) and (starts := firsts[role](column)) is not None:
-                return np.append(starts[1:], role == "number" or not knows_last), name
-    return None, ""
+            if math.prod(column.shape) > 1 and (starts := read(column, part.steps)) is not None:
+                found[name] = np.append(starts[1:], role in ("number", "length") or not knows_last)
+    several = {name: bounds for name, bounds in found.items() if bounds[:-1].any()} or found  # not one number for all
+    for name, bounds in several.items():
+        if (bounds[:-1] != next(iter(several.values()))[:-1]).any():
+            both = f"{next(iter(several))} and {name} tell other ends of episodes"
+            raise DataError(f"{part.place}: {both}; rename what is wrong to infos_NAME")
+    return next(((bounds, name) for name, bounds in several.items()), (None, ""))
 
 
 def _lengths(column: Column, steps: int) -> Flags | None:
-    """Lengths (E,) as the last rows of episodes; None: they are none. DataError: they are of other steps."""
-    if len(column.shape) != 1 or column.shape == (steps,) or not len(column.data) or column.data.dtype.kind not in "iu":
+    """The first rows of episodes of these lengths (E,); None: every step has one. DataError: they do not fit."""
+    if column.is_each(steps):
         return None
-    ends = np.cumsum(column.read().astype(np.int64))
-    if ends[-1] != steps or ends[0] < 1 or (np.diff(ends) < 1).any():
+    lengths = column.read().reshape(-1)
+    ends = np.cumsum(lengths)
+    if ends[-1] != steps or lengths.min() < 1 or (lengths != np.rint(lengths)).any():
         raise DataError(f"{column.place} counts {ends[-1]:,} steps, there are {steps:,}; correct it")
-    return np.isin(np.arange(steps), ends - 1)
+    return np.isin(np.arange(steps), ends - lengths)
 
 
-def _changes(column: Column) -> Flags:
-    """The first row of every number. DataError: rows of several episodes are mixed."""
-    numbers = column.read().reshape(-1)
+def _changes(column: Column, steps: int) -> Flags:
+    """The first row of every number. DataError: rows of several episodes are mixed, or there are more or fewer."""
+    numbers = _of_steps(column, steps)
     changes = np.append(True, numbers[1:] != numbers[:-1])
     lengths = np.diff(np.flatnonzero(changes), append=len(changes))
     if len(lengths) > 2 and np.mean(lengths == 1) > 0.5 and len(np.unique(numbers)) < len(lengths) / 2:
@@ -311,12 +322,19 @@ def _changes(column: Column) -> Flags:
     return changes
 
 
-def _restarts(column: Column) -> Flags | None:
+def _restarts(column: Column, steps: int) -> Flags | None:
     """The first rows of episodes, where a count of steps begins again; None: it does not count from the same number."""
-    counts = column.read().reshape(-1).astype(np.float64)
+    counts = _of_steps(column, steps).astype(np.float64)
     starts = np.append(True, counts[1:] <= counts[:-1])
-    odd = (counts[starts] != counts[0]).any() or len(np.unique(np.diff(counts)[~starts[1:]])) > 1
-    return None if odd or starts.sum() < 2 else starts
+    rises = np.diff(counts)[~starts[1:]]
+    counted = len(rises) and np.ptp(rises) <= _EVEN * rises.max() and (counts[starts] == counts[0]).all()
+    return starts if counted and starts.sum() > 1 else None
+
+
+def _of_steps(column: Column, steps: int) -> npt.NDArray[Any]:
+    if not column.is_each(steps):
+        wrong_shape(column, steps, f"({steps},)")
+    return column.read().reshape(-1)
 
 
 def _refuse_early(part: Part, ended: Flags, bounds: Flags, told: str) -> None:
@@ -329,10 +347,13 @@ def _refuse_early(part: Part, ended: Flags, bounds: Flags, told: str) -> None:
 
 
 def _stays_up(ended: Flags, bounds: Flags | None, notes: list[str]) -> Flags:
-    """The rows behind an end that stays marked: the first mark ends. Where all or few are in a row, each is an end."""
+    """The rows behind an end that stays marked: the first mark ends.
+
+    Where most rows are ends, as in games of one or two moves, or few ends are in a row, each is an end.
+    """
     again: Flags = ended & np.append(False, ended[:-1])
     if bounds is None:
-        again &= not ended.all() and 2 * int(again.sum()) >= int(ended.sum())
+        again &= 2 * int(ended.sum()) <= len(ended) and 2 * int(again.sum()) >= int(ended.sum())
     else:
         again &= ~np.append(False, bounds[:-1])
     if again.any():

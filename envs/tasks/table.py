@@ -155,7 +155,7 @@ class LocalTask(Task):
 
 
 # One policy recorded them, and the claims of docs/memory.md are of runs without dropout.
-ALIKE: dict[str, Any] = {"draws": "uniform", "dropout": 0.0}
+ALIKE: dict[str, Any] = {"draws": "uniform", "dropout": 0.0, "action_dropout": 0.0}
 WHOLE = {**ALIKE, "tbptt_windows": 0.0}  # what begins in mid-episode has not seen what must be remembered
 
 

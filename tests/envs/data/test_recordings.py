@@ -47,6 +47,10 @@ COUNTED: dict[str, dict[str, Any]] = {
     "steps from 1": {"step": STEP[:, None] + 1},
     "lengths": {"episode_lengths": np.array(LENGTHS)},
     "first rows": {"is_first": STEP == 0, "timeouts": LAST},
+    "other names": {"episodeId": NUMBER, "Traj_Idx": NUMBER},
+    "seconds": {"step": STEP * 0.05},
+    "a column of lengths": {"lengths": np.array(LENGTHS, float)[:, None]},
+    "one of two": {"episode": np.zeros(N), "traj": NUMBER, "step": np.zeros(N)},
 }
 
 
@@ -87,6 +91,8 @@ def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
         ({"terminals": early, "episode": NUMBER}, "step 3, within an episode by episode"),
         ({"episode": mixed}, "rows of episodes are mix"),
         ({"lengths": few}, "counts 39 steps, there are 40"),
+        ({"episode_id": NUMBER[1:]}, r"shape \(39,\); 40 rewards go with"),
+        ({"episode_id": NUMBER, "step": np.arange(N) % 10}, "episode_id and step tell other ends"),
     ):
         with pytest.raises(DataError, match=part):
             read_file(npz(tmp_path / "set.npz", **columns))
@@ -115,15 +121,38 @@ PADDING: dict[str, Any] = {
 def test_padding_is_no_step(name, tmp_path):
     rows = {key: padded(array) for key, array in {**STEPS, "terminals": DEAD}.items()} | {name: PADDING[name]}
     for episodes in (ARRAYS(**rows), read_file(npz(tmp_path / "a.npz", **rows))):
-        assert same(episodes).notes[0] == f"left out rows of padding, by {name}"
+        assert f"left out rows of padding, by {name}" in same(episodes).notes
     each = [{key: value[e] for key, value in rows.items()} for e in range(len(LENGTHS))]
     same(Episodes.from_trajectories(each))
-    other = "n_steps" if name == "lengths" else "keep"
-    for one in each:
+    other = "my_length" if name == "lengths" else "keep"
+    for one in (rows, *each):
         one[other] = one.pop(name)
         del one["terminals"]
-    with pytest.raises(DataError, match=f"{other} may tell which rows are padding"):
-        Episodes.from_trajectories(each)
+    for read, given in ((Episodes.from_trajectories, each), (read_file, npz(tmp_path / "a.npz", **rows))):
+        with pytest.raises(DataError, match=rf"{other}.* may tell which rows are padding"):
+            read(given)
+
+
+def test_arrays_whose_first_axis_is_of_steps(tmp_path):
+    rows = {key: np.stack([array, array], 1) for key, array in {**STEPS, "timeouts": LAST}.items()}
+    with pytest.raises(DataError, match="are 40 episodes of 2 steps, some of which end before their last"):
+        ARRAYS(**rows)
+    turned = {key: np.swapaxes(array, 0, 1).reshape(-1, *array.shape[2:]) for key, array in rows.items()}
+    assert ARRAYS(**turned).lengths.tolist() == 2 * LENGTHS  # as the error says
+    del rows["timeouts"]
+    assert "40 episodes of 2 steps" in ARRAYS(**rows, terminals=np.zeros((N, 2))).notes[0]
+    assert "not used: camera, gain" in read_file(npz(tmp_path / "a.npz", timeouts=LAST, camera=LAST, gain=STEP)).notes
+
+
+def test_a_folder_with_a_file_for_each_episode(tmp_path):
+    for i in range(11):
+        frame = pd.DataFrame({"obs_0": [i / 1, i / 1], "action": 0.5, "reward": 1.0, "episode_index": 0})
+        frame.to_parquet(tmp_path / f"part.{i}.parquet")
+    episodes = read_file(tmp_path)
+    assert episodes.lengths.tolist() == [2] * 11 and episodes.observations[::2, 0].tolist() == [*range(11)]
+    frame["episode_index"] = ["ep2", "ep10"]
+    frame.to_csv(tmp_path / "log.csv")
+    assert read_file(tmp_path / "log.csv").lengths.tolist() == [1, 1]
 
 
 def test_left_padding_and_a_gap():
@@ -167,6 +196,7 @@ def test_episodes_of_one_step_stay():
     episodes = ARRAYS(SEEN, ACTED, REWARDS, ends & ((NUMBER == 8) | LAST))
     assert episodes.lengths.tolist() == [10, 4, 1, 20, 5]
     assert len(ARRAYS(SEEN, ACTED, REWARDS, np.ones(N))) == N
+    assert len(ARRAYS(SEEN, ACTED, REWARDS, np.arange(N) % 4 < 3)) == 30  # games of one or two moves
 
 
 def recorded(mode: Any) -> list[np.ndarray[Any, Any]]:
@@ -184,8 +214,13 @@ def recorded(mode: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def test_resets_of_vector_environments_are_no_steps():
-    episodes = ARRAYS(*recorded(gym.vector.AutoresetMode.NEXT_STEP))
-    assert episodes.lengths.tolist() == [20] * 12 and "NEXT_STEP" in episodes.notes[0]
+    columns = recorded(gym.vector.AutoresetMode.NEXT_STEP)
+    ends = np.flatnonzero(columns[3] | columns[4])[:-1] + 1
+    names = "observations", "actions", "rewards", "terminated", "truncated"
+    each = zip(*(np.split(column, ends) for column in columns), strict=True)
+    apart = Episodes.from_trajectories([dict(zip(names, episode, strict=True)) for episode in each])
+    for episodes in (ARRAYS(*columns), apart):
+        assert episodes.lengths.tolist() == [20] * 12 and "NEXT_STEP" in episodes.notes[0]
     assert ARRAYS(*recorded(gym.vector.AutoresetMode.SAME_STEP)).notes == ()
 
 
@@ -227,6 +262,7 @@ def test_packed_columns_are_unpacked(tmp_path):
     np.testing.assert_allclose(read_file(tmp_path / "building.nc").observations, SEEN + 20, atol=1e-3)
     with h5py.File(tmp_path / "building.nc", "a") as file:
         file["observations"][3, 1] = -32768
+        file["observations"].attrs["_FillValue"] = -32768.0  # of another type than the column
     with pytest.raises(DataError, match="step 3, column 1"):
         read_file(tmp_path / "building.nc")
 
