@@ -139,8 +139,6 @@ def _info(arguments: argparse.Namespace) -> Iterable[str]:
     name, source = _parsed(arguments.name)
     check_writable("--json", arguments.json)
     episodes, reference = _load(name, source, arguments)
-    if arguments.json is not None and arguments.json.exists() and arguments.json.samefile(episodes.path):
-        raise UsageError(f"--json {arguments.json}: is the data set itself; choose another name")
     description = describe(episodes, reference)
     yield format_description(description)
     if arguments.json is not None:

@@ -14,6 +14,7 @@ Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a po
 import argparse
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path, PurePath
@@ -48,7 +49,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     scores = [] if arguments.scores is None else read_scores(arguments.scores)
     folder = save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
     print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
-    print(f"send it with: hf upload USER/NAME {folder}")
+    print(f"send it with: hf upload USER/NAME {shlex.quote(str(folder))}")
     return 0
 
 
@@ -78,7 +79,7 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     folder = Path(folder)
     check_free(folder)
     policy = load_policy(run)
-    card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
+    card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path.replace("`", "'")).name)
     shared = "agent", "env", "env_id", "updates", "weights", "rollout", "rollout_context"
     own = *(getattr(card, name) for name in shared), card.seed, str(policy.tree or "softmax"), None
     for score in scores:
@@ -115,6 +116,6 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     return text.format(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         title=f"{label(card.agent)} for {card.env}",
-        scores=format_table(scores, speed=False) if scores else "No scores were recorded.",
+        scores=format_table(scores, speed=False).replace("`", "'") if scores else "No scores were recorded.",
         made="\n".join(f"- {name}: {text}" for name, text in made.items()),
     )

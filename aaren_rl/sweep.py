@@ -155,9 +155,9 @@ def is_done(request: Request) -> bool:
     run, config = request.folder, request.config
     if not ((run / "config.yaml").exists() and holds_training(run)):
         return False
-    asked = {name: value for name, value in settings_of(config).items() if value is not None}  # None: of the data
-    if differing := differences(settings_of(read_config(run / "config.yaml")), asked):
-        raise CheckpointError(f"{run}: holds a run that differs in {'; '.join(differing)}; choose another --out")
+    if differing := "; ".join(differences(settings_of(read_config(run / "config.yaml")), settings_of(config))):
+        moved = ", or where the same data have moved, aaren-rl train --resume --source" * ("data.source" in differing)
+        raise CheckpointError(f"{run}: holds a run that differs in {differing}; choose another --out{moved}")
     return has_policies(run) and is_finished(read_metrics(run), config.optimizer.updates)
 
 

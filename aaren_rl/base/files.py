@@ -214,6 +214,8 @@ def check_writable(option: str, file: Path | None) -> None:
     if file.exists() and not file.is_file():  # the written file would replace a device
         what = "is a folder" if file.is_dir() else "is a device or a pipe"
         raise UsageError(f"{option} {file}: {what}; give a file's name")
+    if option == "--json" and file.exists() and (file.suffix != ".json" or file.name == "config.json"):
+        raise UsageError(f"{option} {file}: is there and may be a policy or data; give a name that ends in .json")
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its folder does not exist; create it first")
     _check_folder(f"{option} {file}", file.parent)

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -152,8 +153,10 @@ def measured_on() -> dict[str, Any]:
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
     held_out = held_out_episodes(run, card)  # refused before minutes of scoring, not after
     policy = load_policy(run)
-    if not is_finished(metrics := read_metrics(run), card.updates):
-        raise CheckpointError(f"{run / 'metrics.jsonl'}: the last evaluation is missing; train the run again")
+    metrics = read_metrics(run)
+    losses = [line["train/loss"] for line in metrics if "train/loss" in line]
+    if not losses or not is_finished(metrics, card.updates):
+        raise CheckpointError(f"{run / 'metrics.jsonl'}: lines are missing; train the run again, or --resume it")
     curve = [
         CurvePoint(line["update"], float(line.get("eval/normalized_score", line["eval/mean_return"])))
         for line in metrics
@@ -161,9 +164,10 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed)
-    highest = card.data_returns["best"]  # also of negative returns, targets rise to above it
+    highest = card.data_returns.get("best", math.nan)  # also of negative returns, targets rise to above it
     asked = how.target_returns or [highest + (part - 1) * abs(highest) for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
+    swept = find_agent(card.agent).conditioned and not math.isnan(asked[0])
     last = score_policy(policy, card, plan, on_step=on_step)[0]
     error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
     best = None
@@ -179,13 +183,13 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         updates=card.updates,
         seconds_per_update=median(1 / rate for rate in rates) if rates else None,
         device=card.versions.get("device", "-"),
-        loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
+        loss=losses[-1],
         last=replace(last, action_error=error),
         best=best,
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
-        sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep, on_step=on_step),
+        sweep=score_policy(policy, card, sweep, on_step=on_step) if swept else [],
         action_cost=action_cost(policy, card),
     )
 

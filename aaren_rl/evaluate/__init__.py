@@ -168,6 +168,8 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
                 print(video.write(scores[0]))
     if error is not None:
         print(f"held-out {error.measure}: {error}")
+        if arguments.json is not None and not scores:
+            write_json(arguments.json, [{"policy": str(path), "action_error": dataclasses.asdict(error)}])
 
 
 def _play(

@@ -20,7 +20,7 @@ from ..base.files import write_whole
 from ..cli import progress_bar
 from ..envs.simulation import begin, take
 from ..envs.tasks.environment import close_env, load_mujoco, make_env
-from ..policies.card import target_words
+from ..policies.card import return_words, target_words
 from .scores import Score
 
 MOST_FPS = 30  # a slow renderer draws 1 to 5 frames per second
@@ -88,7 +88,7 @@ class Video:
             raise ResourcesError(f"--video {self.file}: {one_line(error)}") from error
         return (
             f"video: {self.file}: seed {self._seed}, target return {target_words(score.target_return)}, "
-            f"return {score.returns[0]}, {len(self._noted)} steps"
+            f"return {return_words(score.returns[0])}, {len(self._noted)} steps"
         )
 
     def _frames(self, expected: float, stride: int) -> Iterator[npt.NDArray[np.uint8]]:

@@ -169,7 +169,7 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
         old.unlink()
 
 
-def newest_whole(parent: Path, needed: Mapping[str, type]) -> Checkpoint | None:
+def newest(parent: Path, needed: Mapping[str, type]) -> Checkpoint | None:
     """The newest intact checkpoint; None if there is no checkpoint.
 
     A line on standard error names each damaged checkpoint that is skipped. `needed` are the states that a checkpoint
@@ -213,7 +213,7 @@ def _read(file: Path, needed: Mapping[str, type]) -> Checkpoint:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, about the types in a rejected file
             tree = torch.load(file, map_location="cpu", weights_only=True)
-        progress, states = json.loads(tree["progress"]), dict(tree["states"])
+        progress, states = dict(json.loads(tree["progress"])), dict(tree["states"])
     except MemoryError:  # the file may be intact
         raise
     except Exception as error:  # torch raises errors of many types for an untrusted file

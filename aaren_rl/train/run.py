@@ -35,7 +35,7 @@ from ..policies.folder import CARD, amend_card, has_policies, load_policy, make_
 from ..policies.held_out import SAME_MEAN
 from .config import Request, RunConfig, build_config, differences, preset_settings, read_config, settings_of, to_yaml
 from .data import TrainingData, constant_columns, load_data
-from .folder import Checkpoint, Metrics, RunFolder, add_checkpoint, holds_training, newest_whole, read_metrics
+from .folder import Checkpoint, Metrics, RunFolder, add_checkpoint, holds_training, is_finished, newest, read_metrics
 from .ranks import Ranks, join_ranks
 from .trainer import Trainer, keep_freed_memory
 
@@ -176,6 +176,9 @@ class Run:
                 if number is not None and trainer.update < self.updates:
                     self.on_writer(self.leave)
                     return 128 + number
+        except BrokenPipeError:  # of the bar, whose reader has gone, as where a connection is lost
+            self.on_writer(self.save)
+            raise
         finally:
             self.bar.close()
             if self.ranks.is_writer:
@@ -206,9 +209,11 @@ class Run:
 
     @property
     def owes_evaluation(self) -> bool:
-        """Whether the run ended between a checkpoint and the evaluation that was due, or lost a policy."""
-        evaluated = self.last is not None and self.last.updates == self.trainer.update and has_policies(self.path)
-        return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
+        """Whether the run ended between a checkpoint and the evaluation that was due, or lost its line or a policy."""
+        update = self.trainer.update
+        evaluated = self.last is not None and self.last.updates == update and has_policies(self.path)
+        evaluated = evaluated and is_finished(read_metrics(self.path), update)
+        return update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 
     @property
     def score_name(self) -> str:
@@ -357,7 +362,7 @@ class Run:
 
         Raises CheckpointError if the run was trained on other data or with other settings until then.
         """
-        checkpoint = newest_whole(self.path / "checkpoints", STATES)
+        checkpoint = newest(self.path / "checkpoints", STATES)
         if checkpoint is None:
             print("no checkpoint yet: starting over", file=sys.stderr)
             return None

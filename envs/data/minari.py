@@ -6,6 +6,7 @@ it.
 """
 
 import copy
+import errno
 import json
 import os
 import re
@@ -386,7 +387,9 @@ def write_minari(
         buffers.append(EpisodeBuffer(e, None, None, seen, episode.actions, episode.rewards, **ends))
 
     def fill(folder: Path) -> None:
-        data = folder / "data"
+        data, size = folder / "data", 2 * sum(buffer.observations.nbytes + buffer.actions.nbytes for buffer in buffers)
+        if shutil.disk_usage(folder).free < size:  # h5py's errors on a full disk end in a crash
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         data.mkdir()
         observed = gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), episodes.observations.dtype.type)
         storage = MinariStorage.new(data, observed, action_space)

@@ -46,7 +46,7 @@ def test_a_nan_ends_in_an_error(run, sampler):
 def test_evaluate_is_repeatable_and_says_how(run, tmp_path, capsys):
     found = []
     for options in ((), (), ("--rollout", "window")):
-        file = tmp_path / "scores"
+        file = tmp_path / "scores.json"
         assert evaluate([str(run), "--episodes", "2", "--json", str(file), *options]) == 0
         found.append(json.loads(file.read_text())[0])
     one, two, window = found

@@ -89,6 +89,8 @@ def test_negative_returns_and_a_speed_that_is_not_known(run, tmp_path):
     cell = gather(copied, dataclasses.replace(HOW, target_returns=None))
     assert [score.target_return for score in cell.sweep] == [-1400, -1200, -1000, -800, -600]
     assert cell.seconds_per_update is None
+    amend_card(copied / "policy", data_returns={})  # as of an imported policy
+    assert gather(copied, dataclasses.replace(HOW, target_returns=None)).sweep == []
 
 
 def test_results_are_read_as_they_were_written(run, tmp_path):

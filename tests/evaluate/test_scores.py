@@ -69,6 +69,7 @@ def test_several_policies(tmp_path, capsys):
     assert "--video: takes one policy, not 2" in capsys.readouterr().err
     assert evaluate([both[0], "--json", "x.gif", "--video", "x.gif"]) == 2
     assert evaluate([both[0], "--json", str(tmp_path)]) == 2
+    assert evaluate([both[0], "--json", f"{both[0]}/policy/config.json"]) == 2
     assert evaluate([both[0], str(tmp_path / "gone"), "--episodes", "5", "--eval-seed", "7", *files]) == 4
     (only,) = json.loads((tmp_path / "scores.json").read_text())  # of the one that is there
     assert only["returns"] == found[0]["returns"]

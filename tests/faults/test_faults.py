@@ -33,7 +33,7 @@ from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import trainer as training_module
 from aaren_rl.train.config import main as train
-from aaren_rl.train.folder import RunFolder, newest_whole, read_metrics
+from aaren_rl.train.folder import RunFolder, newest, read_metrics
 from aaren_rl.train.trainer import Trainer
 
 
@@ -95,10 +95,10 @@ import torch
 from aaren_rl.base import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
-from aaren_rl.train.folder import add_checkpoint, newest_whole
+from aaren_rl.train.folder import add_checkpoint, newest
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])
-card, old = read_card(source), newest_whole(source / "checkpoints", {})
+card, old = read_card(source), newest(source / "checkpoints", {})
 
 def save(run, update):
     add_checkpoint(run / "checkpoints", update, old.progress, old.states)
@@ -132,7 +132,7 @@ while True:
     status = os.waitpid(child, 0)[1]
     if not (run / "policy").exists():
         files.clear_leftovers(run)  # what the next start of the run does
-    seen.append([newest_whole(run / "checkpoints", {}).number, read_card(run).updates])
+    seen.append([newest(run / "checkpoints", {}).number, read_card(run).updates])
     load_policy(run)
     for parent in (run, run / "checkpoints"):
         files.clear_leftovers(parent)
@@ -194,7 +194,7 @@ def test_a_full_disk_keeps_what_was_saved(hopper_file, half, refused, full_disk)
     with full_disk(50_000):
         assert "free disk space; saved files are intact" in refused(7)
     assert [path.name for path in run.rglob(".*") if path.name != ".lock"] == []
-    assert newest_whole(run / "checkpoints", {}).number == 10 and read_card(run).updates == 20
+    assert newest(run / "checkpoints", {}).number == 10 and read_card(run).updates == 20
     assert train([*arguments(hopper_file, half), "--resume"]) == 0
 
 
@@ -255,7 +255,7 @@ def test_a_loss_that_is_nan_stops_the_run(half, monkeypatch, refused):
     nan_at(monkeypatch, 3)
     said = "loss or gradient is not finite at gradient step 13; the last good checkpoint is kept in"
     assert said in refused(6)
-    last = newest_whole(folder(half) / "checkpoints", {})
+    last = newest(folder(half) / "checkpoints", {})
     assert last.number == 10 and all(bool(tensor.isfinite().all()) for tensor in last.states["raw"].values())
     assert read_card(folder(half)).updates == 20  # of before: none was made of NaN
 
@@ -289,7 +289,7 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_line(finished, half, refused
     checkpoints = folder(half) / "checkpoints"
     last = shutil.copy(folder(finished) / "checkpoints" / "00000020.pt", checkpoints)
     damage(Path(last))
-    assert newest_whole(checkpoints, {}).number == 10
+    assert newest(checkpoints, {}).number == 10
     note = capsys.readouterr().err
     assert note.startswith(f"note: {checkpoints / '00000020'}") and "from the last intact checkpoint, 00000010" in note
     damage(checkpoints / "00000010.pt")

@@ -19,7 +19,7 @@ from aaren_rl.train import ranks
 from aaren_rl.train.config import CONTEXTS
 from aaren_rl.train.config import main as train
 from aaren_rl.train.data import TbpttSampler, part
-from aaren_rl.train.folder import newest_whole
+from aaren_rl.train.folder import newest
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -94,7 +94,7 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file, tmp_path):
     two(arguments(hopper_file, tmp_path / "cut", *dropout))
     (folder(tmp_path / "cut") / "checkpoints" / "00000020.pt").unlink()
     two(arguments(hopper_file, tmp_path / "cut", *dropout, "--resume"))
-    a, b = (newest_whole(folder(tmp_path / out) / "checkpoints", {}) for out in ("whole", "cut"))
+    a, b = (newest(folder(tmp_path / out) / "checkpoints", {}) for out in ("whole", "cut"))
     assert a.number == b.number == 20
     for name in a.states["raw"]:
         assert torch.equal(a.states["raw"][name], b.states["raw"][name]), name
@@ -119,7 +119,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.count("--resume continues from here") == 1
-    assert newest_whole(folder(tmp_path) / "checkpoints", {}).number >= 50
+    assert newest(folder(tmp_path) / "checkpoints", {}).number >= 50
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from aaren_rl.envs.data.files import read_file
 from aaren_rl.envs.local.behavior import mode_returns
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.evaluate.scores import Score
-from aaren_rl.policies.folder import read_card
+from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.policies.held_out import all_episodes
 from aaren_rl.train import run as run_module
 from aaren_rl.train.data import StepData
@@ -50,6 +50,9 @@ def test_every_evaluation_measures_imitation(trained, hopper_file, tmp_path, cap
     weights = np.array(own["weights"])  # drawn by return
     assert weights @ own["sums"] / (weights @ own["lengths"]) == pytest.approx(card.action_error, rel=1e-6)
     assert "held-out action MSE: 0." in capsys.readouterr().out
+    alone = shutil.copytree(trained, tmp_path / "run")
+    amend_card(alone / "policy", env_id="")  # as of a run that plays nothing
+    assert scores(alone, "--held-out", tmp_path / "alone.json")[0]["action_error"] == own
 
 
 def test_other_data_than_a_run_was_trained_on_hold_nothing_out(trained, hopper_file, tmp_path, capsys):

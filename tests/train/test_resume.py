@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from small_run import arguments, folder, records
+from tqdm import tqdm
 
 from aaren_rl.base.files import clear_leftovers
 from aaren_rl.envs import SimulationError
@@ -20,7 +21,7 @@ from aaren_rl.sweep import is_done, request_run
 from aaren_rl.train import run as run_module
 from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config, settings_of
-from aaren_rl.train.folder import KEPT, add_checkpoint, checkpoint_files, newest_whole
+from aaren_rl.train.folder import KEPT, add_checkpoint, checkpoint_files, newest
 from aaren_rl.train.trainer import Trainer
 
 
@@ -40,7 +41,7 @@ def everything(run: Path) -> dict[str, Any]:
     """All values of a run's last checkpoint, metrics and policies by their names, without what the clock decides."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     files = {str(file.relative_to(run)): file.read_bytes() for file in run.glob("policy*/*.safetensors")}
-    saved = newest_whole(run / "checkpoints", {})
+    saved = newest(run / "checkpoints", {})
     trees = saved.states | {"number": saved.number, "progress": saved.progress, "metrics": metrics}
     return files | {key: value for name, tree in trees.items() for key, value in leaves(name, tree).items()}
 
@@ -83,7 +84,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(hopper_file, tmp_path, monkeypa
         patch.setattr(Trainer, "step", killed)
         train(cut)
     run = folder(tmp_path / "cut", agent)
-    assert newest_whole(run / "checkpoints", {}).number == 10
+    assert newest(run / "checkpoints", {}).number == 10
     assert {"raw.head.weight", "metrics"} <= set(differences(folder(tmp_path / "whole", agent), run))
     torch.manual_seed(1234)  # whatever the process has drawn before
     assert train([*cut, "--resume"]) == 0
@@ -106,7 +107,7 @@ def test_an_evaluation_that_fails_costs_no_updates(hopper_file, tmp_path, monkey
         patch.setattr(run_module, "score_policy", failing)
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
-    saved = newest_whole(run / "checkpoints", {})
+    saved = newest(run / "checkpoints", {})
     assert saved.number == 20 and saved.progress["last"]["updates"] == 10
 
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))
@@ -160,11 +161,25 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(hopper_fil
     assert read_card(run).updates == 20 and not is_done(job)
     assert train([*command, "--resume"]) == 0
     assert is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))  # as a power cut may leave it
+    assert not is_done(job) and train([*command, "--resume"]) == 0 and is_done(job)
+
+
+def test_a_run_that_nobody_reads_any_more_saves(hopper_file, tmp_path, monkeypatch):
+    def update(bar: Any, done: int = 1) -> None:
+        bar.n += done
+        if bar.n == 7:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(tqdm, "update", update)
+    assert train(arguments(hopper_file, tmp_path)) == 141
+    assert newest(folder(tmp_path) / "checkpoints", {}).number == 7
 
 
 def test_resuming_before_the_first_save_keeps_what_is_not_given(hopper_file, tmp_path, capsys):
     command, run = arguments(hopper_file, tmp_path, "--learning-rate", "1e30", "--optimizer", "adamw"), folder(tmp_path)
-    assert train(command) == 6 and newest_whole(run / "checkpoints", {}) is None
+    assert train(command) == 6 and newest(run / "checkpoints", {}) is None
     before = read_config(run / "config.yaml")
     given = ["--env", "hopper-medium", "--learning-rate", "1e-3", "--threads", "1", "--out", str(tmp_path), "--resume"]
     assert train(given) == 0

@@ -18,7 +18,7 @@ from aaren_rl import load_policy
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.config import main as train
 from aaren_rl.train.config import read_config
-from aaren_rl.train.folder import RunFolder, newest_whole
+from aaren_rl.train.folder import RunFolder, newest
 from aaren_rl.train.trainer import Trainer
 
 TRAINED = ("decision-aaren", "decision-transformer", "decision-aaren-rsa")
@@ -149,7 +149,7 @@ def test_a_signal_saves_and_leaves(hopper_file, tmp_path, number, code):
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code and "--resume continues from here" in errors
-    assert newest_whole(folder(tmp_path) / "checkpoints", {}).number >= 50
+    assert newest(folder(tmp_path) / "checkpoints", {}).number >= 50
 
 
 @pytest.mark.parametrize("agent", TRAINED[:2])
