@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .agents.policy.base import BasePolicy, PolicyState, array, integer, seeds_of, targets
 from .base.errors import ArgumentError
 from .base.fields import ENVS
-from .envs.simulation import padded, row_multiple
+from .envs.simulation import executed, padded, row_multiple
 
 
 class VectorState(NamedTuple):
@@ -60,7 +60,8 @@ class VectorPolicy:
             )
         if not policy.supports_reset:
             raise ArgumentError("policy: its memory grows with the episode; load it with the rollout window")
-        self._late = mode == "nextstep"
+        self._late, self._told = mode == "nextstep", list[str]()
+        self._space = getattr(envs, "single_action_space", None)
         self._policy, self._multiple = policy, row_multiple(policy)
         wanted = policy.target_return if target_return is None else target_return
         self._targets = targets(wanted, count := integer("n_envs", n_envs, ENVS))
@@ -108,5 +109,5 @@ class VectorPolicy:
             if begun.size:
                 inner = policy.reset(inner, begun, self._targets[rows[begun]])
         rewards = np.where(started, 0, given).astype(np.float32)
-        acted, after = policy.act(observed[rows], rewards[rows], inner)
+        acted, after = executed(self._space, *policy.act(observed[rows], rewards[rows], inner), self._told)
         return acted[:envs], VectorState(after, ended)

@@ -160,6 +160,22 @@ def _groups(
     return groups
 
 
+def executed(space: Any, actions: npt.NDArray[Any], state: Any, told: list[str]) -> tuple[npt.NDArray[Any], Any]:
+    """Actions (B, ...) within the bounds of an environment, and the state of the policy, which sees them as executed.
+
+    Where some were clipped, a line says so once: `told` has it then.
+    """
+    if not isinstance(space, Box) or space.shape != actions.shape[1:]:
+        return actions, state
+    within = np.clip(actions, space.low, space.high).astype(actions.dtype)
+    if np.array_equal(within, actions, equal_nan=True):
+        return within, state
+    if not told:
+        told.append("note: actions were clipped to the bounds of the environment, which are narrower")
+        print(told[0], file=sys.stderr)
+    return within, state._replace(previous_action=within) if hasattr(state, "previous_action") else state
+
+
 class _Group(Generic[State]):
     """Environments that one call of the policy acts for; `running` are those whose episode goes on, (n,)."""
 
@@ -208,18 +224,7 @@ class _Group(Generic[State]):
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
         self.seconds += time.perf_counter() - began
         space = next(iter(self._envs.values())).action_space
-        if isinstance(space, Box) and space.shape == actions.shape[1:]:
-            within = np.clip(actions, space.low, space.high).astype(actions.dtype)
-            if not np.array_equal(within, actions, equal_nan=True):
-                if not self._notes:
-                    self._notes.append(
-                        "note: actions were clipped to the bounds of the environment, which are narrower"
-                    )
-                    print(self._notes[0], file=sys.stderr)
-                state: Any = self._state
-                if hasattr(state, "previous_action"):  # what was executed, as in data
-                    self._state = state._replace(previous_action=within)
-            actions = within
+        actions, self._state = executed(space, actions, self._state, self._notes)
         actions = actions[self._places]
         if on_action is not None:
             on_action(self.running, actions)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -58,6 +59,14 @@ def test_an_episode_is_the_rollouts(trained_run):
     ours = rollout(load_policy(trained_run), card.env_id, episodes=1, target_return=card.target_return, seed=10)
     assert len(returns) == 3 and returns[0] == pytest.approx(ours.returns[0], rel=1e-6)
     assert printed("vector_env.py", trained_run).startswith("4 episodes, mean return ")  # one of each environment
+
+
+def test_narrower_bounds_clip_actions(capsys):
+    bounds = gym.spaces.Box(-0.01, 0.01, (3,))
+    policy = VectorPolicy(plain_policy(), SimpleNamespace(num_envs=2, single_action_space=bounds), target_return=1)
+    actions, state = policy.act(np.ones((2, 11)), np.ones(2))
+    assert np.abs(actions).max() == np.float32(0.01) and "which are narrower" in capsys.readouterr().err
+    np.testing.assert_array_equal(state.state.previous_action[:2], actions)
 
 
 def test_auto_is_infinity_for_every_environment():
