@@ -20,7 +20,6 @@ from aaren_rl.policies.table import label, style
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = 5.0  # inches, of 72 points; a phone shows some 360 points
-RECURRENT = ("decision-aaren", "decision-gru", "decision-mingru")
 MODES = {"recurrent": "-", "window": "-", "staggered": "--"}
 
 
@@ -137,47 +136,6 @@ def rollout() -> Figure:
     return figure
 
 
-def memory() -> Figure:
-    """T-mazes; distance from a remembered target; time of an action. Of equal lines the lowest is the widest."""
-    text = printed("memory")
-    figure = Figure(figsize=(WIDTH, 9.0), layout="constrained")
-    mazes, reacher, cost = figure.subplots(3, 1)
-    lengths = (100.0, 1e3, 1e4, 1e5)  # the first column, 20 steps, is of corridors of 20 to 200
-    success = {row[0]: [float(word) for word in row[4:8] if word != "-"] for row in rows(text, "parameters")}
-    for place, (agent, values) in enumerate(success.items()):
-        wide = 2.0 * max(0, len(RECURRENT) - 1 - place)
-        line = agent_line(agent, linewidth=1.7 + 2 * wide, markersize=5 + 2 * wide, zorder=2 + place)
-        mazes.plot(lengths[: len(values)], values, label=label(agent), **line)
-    mazes.axhline(50, color=SOFT, linestyle=":", linewidth=1.3)
-    mazes.annotate("chance", (1e5, 50), va="bottom", ha="right", fontsize=9, color=SOFT)
-    mazes.annotate("all three at 100 %", (1e5, 100), xytext=(0, 9), textcoords="offset points", ha="right",
-                   fontsize=9, color=SOFT)  # fmt: skip
-    finish(mazes, "steps of the corridor (trained on 20 to 200)", "success, %", log="x")
-    mazes.set(ylim=(0, 120), yticks=[0, 50, 100])
-    bins = [7.0, 14.0, 32.0, 71.0, 141.0, 316.0, 671.0, 949.0]  # middles of the printed columns
-    for line in text[text.index("fingertip to target") :].splitlines()[2:8]:
-        name, *words = line.replace("random actions", "random").split()
-        values = [float(word) for word in words[1:] if "[" not in word and "]" not in word]
-        if name in success:
-            reacher.plot(bins, values, **agent_line(name))
-        else:
-            reacher.plot(bins, values, color=SOFT, linestyle=":", linewidth=1.3)
-            told = {"random": "random actions", "controller": "a controller that sees the target"}[name]
-            reacher.annotate(told, (bins[0 if name == "random" else 2], values[0 if name == "random" else 3]),
-                             xytext=(0, 6), textcoords="offset points", fontsize=9, color=SOFT)  # fmt: skip
-    finish(reacher, "step (target hidden from step 5)", "fingertip to target, mm")
-    of_agents: dict[str, list[tuple[float, float]]] = {}
-    for row in rows(text, "step  us/action"):
-        agent = row[0].partition(":")[0]
-        if agent in success:
-            of_agents.setdefault(agent, []).append((number(row[1]), number(row[2]) / 1000))
-    for agent, points in of_agents.items():
-        cost.plot(*zip(*points, strict=True), **agent_line(agent))
-    finish(cost, "step of the episode", "time of an action, ms")
-    legend(figure, mazes)
-    return figure
-
-
 def scan() -> Figure:
     """Time of the scan against its length: forward solid, forward and backward dashed."""
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
@@ -279,7 +237,6 @@ CHARTS: dict[str, Callable[[], Figure]] = {
     "learning": learning,
     "steering": steering,
     "rollout": rollout,
-    "memory": memory,
     "memory_tasks": memory_tasks,
     "scan": scan,
     "train": train,

@@ -80,14 +80,27 @@ def tasks() -> Table:
 
 
 def lengths() -> Table:
-    """Scores by the number of pairs and by the size of the room."""
+    """Scores by the number of pairs and by the size of the room, where agents of constant cost are apart."""
     lines = []
     for task, of in results()[1].items():
         shown = [of.get(agent, []) for agent in AGENTS]
         for variant in next(iter(of.values()))[0]["variants"]:
             scores = [[run["variants"][variant] for run in runs] for runs in shown]
-            lines.append([task, variant, *(f"{fmean(values):.0f}" if values else "-" for values in scores)])
+            means = [f"{fmean(values):.0f}" if values else "-" for values in scores]
+            if len({*means[:4]}) > 1:
+                lines.append([task, variant, *means])
     return ["task", "pairs, or size", *map(name, AGENTS)], lines
+
+
+def last_actions() -> Table:
+    """Scores without `--action-dropout`, where training always sees the last action, and with it, where apart."""
+    always, found = json.loads(RESULTS.read_text(encoding="utf-8"))["always_seen"], results()[1]
+    lines = []
+    for task, of in always.items():
+        pairs = [(fmean(of[agent]), fmean(run["score"] for run in found[task][agent])) for agent in of]
+        if any(abs(one - two) > 1.5 for one, two in pairs):
+            lines.append([task, *(f"{one:.0f}, {two:.0f}" for one, two in pairs)])
+    return ["task", *map(name, RECURRENT[:4])], lines
 
 
 def name(agent: str) -> str:

@@ -30,8 +30,9 @@ class Agent:
 
 
 # As published: without drawing by return, and the dropout that goes with it.
-_PLAIN = {"draws": "uniform", "dropout": 0.0}
-_BEST_TENTH = {"draws": "best", "draw_share": 0.1, "dropout": 0.0}
+_NO_DROPOUT = {"dropout": 0.0, "action_dropout": 0.0}
+_PLAIN = {"draws": "uniform", **_NO_DROPOUT}
+_BEST_TENTH = {"draws": "best", "draw_share": 0.1, **_NO_DROPOUT}
 _WINDOW = {"context": "window", "rollout": "window", "rollout_context": 20}
 _DT = {**_WINDOW, **_PLAIN, "tokens_per_step": 3}
 _AAREN_RSA = {"forget_gate": False}  # its encoding is a memory that fades

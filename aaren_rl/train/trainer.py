@@ -122,7 +122,7 @@ class Trainer:
         """Start with the weights and the normalization of a policy. Raises CheckpointError for another shape."""
         own, there = dataclasses.asdict(self.model.config), dataclasses.asdict(policy.model.config)
         # Settings that weights do not depend on may differ: dropout, and rollout settings of tree attention.
-        free = ["dropout", "tree_budget", "tree_sampler"]
+        free = ["dropout", "action_dropout", "tree_budget", "tree_sampler"]
         if not own["timestep_embedding"]:
             free += ["max_timestep", "timestep_std"]
         if differing := [f"{k} ({v}, here {own[k]})" for k, v in there.items() if k not in free and own[k] != v]:

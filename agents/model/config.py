@@ -26,6 +26,8 @@ class ModelConfig:
         layers: number of blocks.
         heads: of every mixer; must divide `width`.
         dropout: probability.
+        action_dropout: probability that a training step does not see the action before it, as in the first step of an
+            episode (past motion dropout, Bansal et al. 2018). None: 0.5 where actions are discrete, else 0.
         forget_gate: of Aaren: every token fades those before it, by a gate per head.
         max_timestep: rows of the timestep embedding, if there is one; later steps use the last row.
         rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, see `parse_counts` and `RemConfig`.
@@ -49,6 +51,9 @@ class ModelConfig:
     layers: int = setting(3, "number of blocks", Range(1, 1000))
     heads: int = setting(4, "heads of a mixer", COUNT)
     dropout: float = setting(0.1, "dropout probability", BELOW_1)
+    action_dropout: float | None = setting(
+        None, "share of training steps that do not see the last action (default: 0.5 of discrete ones, else 0)", BELOW_1
+    )
     forget_gate: bool = setting(False, "of Aaren: every token fades those before it, by a gate per head")
     max_timestep: int = setting(1000, limits=COUNT)
     rem_counts: str = setting(
@@ -88,6 +93,11 @@ class ModelConfig:
             raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
         self.rems()
         self.tree()
+
+    @property
+    def actions_dropped(self) -> float:
+        """`action_dropout`, or its default."""
+        return (0.5 if self.discrete else 0.0) if self.action_dropout is None else self.action_dropout
 
     def rems(self) -> RemConfig | None:
         """Recurrence encoding of a layer; None for a mixer without one. Raises ValueError where it does not fit."""

@@ -253,6 +253,7 @@ class DecisionModel(nn.Module):
             Actions (B, T, A) in (-1, 1), or logits of discrete ones, and the state of the trunk: after the last action
             with three tokens per step, before it with one.
         """
+        actions = self._drop_some(actions)
         # A return-to-go has more digits than bfloat16.
         with torch.autocast(observations.device.type, enabled=False):
             time = self._time(timesteps)
@@ -315,6 +316,12 @@ class DecisionModel(nn.Module):
         if previous_action is not None:
             tokens.insert(0, self.embed_action(previous_action) + self._time(timestep - 1))
         return tokens
+
+    def _drop_some(self, actions: Tensor) -> Tensor:
+        # A model that always sees its last action learns to go by it, and at rollout goes by its own mistakes.
+        if not self.training or not self.config.actions_dropped:
+            return actions
+        return actions * (torch.rand(*actions.shape[:2], 1, device=actions.device) >= self.config.actions_dropped)
 
     def initial_state(self, batch_size: int) -> TrunkState:
         """The trunk's state before any step."""

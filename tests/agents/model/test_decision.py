@@ -49,6 +49,18 @@ def stepwise(model: DecisionModel, data: Steps) -> Tensor:
 
 
 @tokens
+@pytest.mark.parametrize(("given", "discrete", "share"), [(None, True, 0.5), (None, False, 0.0), (0.25, False, 0.25)])
+def test_some_steps_of_training_do_not_see_the_action_before(tokens_per_step, given, discrete, share):
+    model = make("aaren", dropout=0, action_dropout=given, discrete=discrete, tokens_per_step=tokens_per_step)
+    seen, (given_to, actions, *rest) = list[Tensor](), steps(2000)
+    model.embed_action.register_forward_hook(lambda _module, given, _output: seen.append(given[0]))
+    for training in (True, False):
+        model.train(training)(given_to, actions, *rest)
+    hidden, whole = (found[:, 1:].eq(0).all(-1) for found in seen)
+    assert hidden.float().mean().item() == pytest.approx(share, abs=0.03) and not whole.any()
+
+
+@tokens
 def test_without_the_timestep_embedding_it_does_not_matter_when(tokens_per_step):
     (early, late), sizes = (steps(30, first=first) for first in (0, 500)), {"tokens_per_step": tokens_per_step}
     model = make("aaren", timestep_embedding=False, **sizes)
