@@ -31,8 +31,9 @@ class VectorPolicy:
         policy: acts for many environments in one call, with a memory that does not grow (`supports_reset`).
         envs: Gymnasium's vector environment, whose size and autoreset mode are read.
         n_envs: B, without `envs`.
-        autoreset_mode: without `envs`: Gymnasium's `AutoresetMode`, or its value. None: that of the first observation
-            of an episode coming with the last reward of the one before (SAME_STEP), or of resets by hand (DISABLED).
+        autoreset_mode: Gymnasium's `AutoresetMode`, or its value, where `envs` do not say it. None, without `envs`:
+            that of the first observation of an episode coming with the last reward of the one before (SAME_STEP), or
+            of resets by hand (DISABLED).
         target_return: of every episode, one number, "auto" or (B,); None: the policy's own `target_return`.
         seed: of a policy with a temperature: environment i's first episode draws from `seed` + i.
     """
@@ -52,7 +53,7 @@ class VectorPolicy:
             raise ArgumentError("envs, n_envs: give one of them, the vector environment or the number of environments")
         if envs is not None:
             n_envs = getattr(envs, "num_envs", None)
-            autoreset_mode = autoreset_mode or getattr(envs, "metadata", {}).get("autoreset_mode")
+            autoreset_mode = autoreset_mode or getattr(envs, "metadata", {}).get("autoreset_mode", "unknown")
         mode = str(getattr(autoreset_mode, "value", autoreset_mode)).lower().replace("_", "").replace("-", "")
         if mode not in ("none", "nextstep", "samestep", "disabled"):
             raise ArgumentError(

@@ -400,9 +400,13 @@ def _arranged(task: Task, episodes: Episodes) -> Episodes:
     except ValueError as error:
         where = episodes.path or episodes.dataset
         raise DataError(f"{where}: observations {error}, which are those of {task.env_id}; choose another") from error
-    if order is None:
+    names = [] if task.layout is None else [name.partition("/")[2] for name in parts_of(task.layout)]
+    parts = ", ".join(names)
+    if order is None and (episodes.layout is not None or len(names) < 2):
         return episodes
-    parts = ", ".join(name.partition("/")[2] for name in parts_of(task.layout or {}))
+    if order is None:
+        told = f"{task.env_id} flattens {parts}; the columns of observations must be in that order: they have no names"
+        return replace(episodes, notes=(*episodes.notes, told))
     notes = *episodes.notes, f"observations are in the order of {task.env_id}: {parts}"
     return replace(episodes.arranged(order, task.layout), notes=notes)
 

@@ -62,8 +62,8 @@ def test_an_episode_is_the_rollouts(trained_run):
 
 
 def test_narrower_bounds_clip_actions(capsys):
-    bounds = gym.spaces.Box(-0.01, 0.01, (3,))
-    policy = VectorPolicy(plain_policy(), SimpleNamespace(num_envs=2, single_action_space=bounds), target_return=1)
+    said = {"single_action_space": gym.spaces.Box(-0.01, 0.01, (3,)), "metadata": {"autoreset_mode": "SameStep"}}
+    policy = VectorPolicy(plain_policy(), SimpleNamespace(num_envs=2, **said), target_return=1)
     actions, state = policy.act(np.ones((2, 11)), np.ones(2))
     assert np.abs(actions).max() == np.float32(0.01) and "which are narrower" in capsys.readouterr().err
     np.testing.assert_array_equal(state.state.previous_action[:2], actions)
@@ -145,7 +145,15 @@ def test_every_episode_of_an_environment_draws_from_a_seed_of_its_own():
     assert len({*seen[0], seen[1][1], *seen[2], *seen[3][1:]}) == 9
 
 
-@pytest.mark.parametrize("given", [{}, {"n_envs": 2, "envs": object()}, {"n_envs": 2, "autoreset_mode": "never"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"n_envs": 2, "envs": object()},
+        {"n_envs": 2, "autoreset_mode": "never"},
+        {"envs": SimpleNamespace(num_envs=2, metadata={})},
+    ],
+)
 def test_environments_that_are_not_said_are_refused(given):
     with pytest.raises(ValueError, match=r"envs|autoreset_mode"):
         VectorPolicy(plain_policy(), target_return=1.0, **given)

@@ -66,11 +66,12 @@ def _sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        _note("the file system does not sync: files written last may be lost when the power fails")
+        note_once("the file system does not sync: files written last may be lost when the power fails")
 
 
 @cache  # once
-def _note(text: str) -> None:
+def note_once(text: str) -> None:
+    """Prints a note on standard error, the same one once."""
     print(f"note: {text}", file=sys.stderr)
 
 
@@ -85,7 +86,7 @@ def lock(file: Path, *, wait: bool = False) -> FileLock:
     except (OSError, NotImplementedError) as error:
         if isinstance(error, Timeout) or getattr(error, "errno", errno.ENOSYS) not in UNSUPPORTED:
             raise
-        _note(f"{file.parent}: the file system does not lock files; start no other process that writes there")
+        note_once(f"{file.parent}: the file system does not lock files; start no other process that writes there")
     return held
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from scipy.special import log_softmax
 
 from ..agents.policy.base import BasePolicy
 from ..base.errors import CheckpointError, UsageError
 from ..base.fields import AUTO
+from ..base.files import note_once
 from ..cli import progress_bar
 from ..envs.simulation import rollout
 from ..envs.tasks.environment import close_env, make_env, own_task
@@ -99,11 +100,11 @@ def check_fits(card: PolicyCard) -> None:
     """
     if not card.env_id:
         raise UsageError(f"{card.env}: was trained without an environment, and this needs one; train with --env-id ID")
-    if card.observation_space is not None:
-        _check_parts(card, card.observation_space)
     env = make_env(card.env_id, **card.env_kwargs)
-    seen, space = env.observation_space.shape, env.action_space
+    seen, space, parts = env.observation_space.shape, env.action_space, env.unwrapped.observation_space
     close_env(env)
+    if card.observation_space is not None or not isinstance(parts, Box):
+        _check_parts(card, card.observation_space)
     own, actions = card.model.get("observation_dim"), card.model.get("action_dim")
     if card.n_actions is None:
         wanted, fits = f"{actions} actions", not isinstance(space, Discrete) and space.shape == (actions,)
@@ -118,15 +119,17 @@ def check_fits(card: PolicyCard) -> None:
         )
 
 
-def _check_parts(card: PolicyCard, trained: Layout) -> None:
+def _check_parts(card: PolicyCard, trained: Layout | None) -> None:
     """Raise CheckpointError where an environment flattens observations in another way than a policy was trained on."""
     shown = own_task(card.env, card.env_id, env_kwargs=card.env_kwargs).layout
     if shown is None:  # of what flattens itself, the parts are not known
         return
-    here, there = list(parts_of(trained).items()), list(parts_of(shown).items())
+    here, there = list(parts_of(trained or shown).items()), list(parts_of(shown).items())
+    told = [", ".join(f"{name.partition('/')[2]} ({size})" for name, size in of) for of in (here, there)]
+    if trained is None and len(there) > 1:
+        note_once(f"{card.env_id} flattens {told[1]}; the columns of the data must be in that order: they had no names")
     if here == there:
         return
-    told = [", ".join(f"{name.partition('/')[2]} ({size})" for name, size in of) for of in (here, there)]
     raise CheckpointError(
         f"the policy was trained on observations of {told[0]}, {card.env_id} flattens {told[1]}; train with --env-id "
         f"{card.env_id}, which puts the data in that order"

@@ -85,6 +85,8 @@ def export(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--rollout-context {arguments.rollout_context}: has no effect with the rollout recurrent; leave it out"
         )
+    if arguments.quantize is not None and policy.rollout == "window":  # whose weights the exporter folds
+        raise UsageError("--quantize int8: takes a recurrent or staggered rollout; add --rollout, or leave it out")
     if note := policy.card.mismatch(policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     weights = arguments.weights or policy.card.weights

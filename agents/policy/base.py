@@ -220,6 +220,7 @@ class BasePolicy(ABC):
             timestep = _from_0("state: timestep", timestep, batch)
         else:
             timestep = integer("state: timestep", timestep, COUNT_FROM_0)
+            previous = previous if timestep else None  # nothing came before the first step, whatever a caller put there
         return PolicyState(timestep, to_go, previous, memory, seeds)
 
     def _no_action(self, batch: int) -> Array:

@@ -60,8 +60,9 @@ class Window(NamedTuple):
     @staticmethod
     def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
         """The window before any step, for `sizes` O and A."""
-        observations, actions = (torch.zeros(batch_size, context_length, size, device=device) for size in sizes)
-        returns_to_go = torch.zeros(batch_size, context_length, device=device)
+        how: dict[str, Any] = {"dtype": torch.float32, "device": device}
+        observations, actions = (torch.zeros(batch_size, context_length, size, **how) for size in sizes)
+        returns_to_go = torch.zeros(batch_size, context_length, **how)
         return Window(observations, actions, returns_to_go, torch.zeros_like(returns_to_go, dtype=torch.long))
 
     def push(self, step: ModelStep) -> tuple[Window, Tensor]:

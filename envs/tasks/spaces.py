@@ -81,7 +81,7 @@ def _checked(tree: object, depth: int) -> Layout:
     if kind in ("Discrete", "MultiDiscrete"):
         return _choices(kind, tree)
     told = f"are {str(kind)[:40]}, which has no fixed size as a vector; leave it out by --observation-keys"
-    way_out = "wrap the environment in gymnasium.wrappers.TransformObservation, with a function that makes a vector"
+    way_out = "the environment's argument observation_keys, or wrap it in gymnasium.wrappers.TransformObservation"
     raise ValueError(f"{told}, or {way_out}")
 
 

@@ -104,6 +104,10 @@ def test_the_executed_action_is_what_is_pushed(rollout, convert):
         action, state = policy.act(observations[t], rewards[t], state)
         handed_out.append(torch.tensor(action))
         state = state._replace(previous_action=convert(executed[t]))
+    first = policy.initial_state(2, TARGET)  # before which there was no action, whatever a loop puts there
+    told = first._replace(previous_action=convert(executed[0]))
+    begun, same = (policy.act(observations[0], rewards[0], state)[0] for state in (first, told))
+    np.testing.assert_array_equal(begun, same)
     begin = {"recurrent": 0, "staggered": 24, "window": 22}[rollout]  # of what step 29 has seen, K = 8
     data = inputs(observations, rewards)
     last = last_of_slice(policy, data, executed.transpose(0, 1), begin, 29)

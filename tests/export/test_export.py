@@ -107,6 +107,8 @@ def test_evaluate_scores_the_file_as_the_run(run, file, tmp_path, capsys):
 
 def test_int8_is_smaller_and_says_what_it_costs(run, file, graph_of_file, tmp_path, capsys):
     small = tmp_path / "small.onnx"
+    windows = ["--rollout", "window", "--rollout-context", "8"]
+    assert export([str(run), "--out", str(small), "--quantize", "int8", *windows]) == 2 and not small.exists()
     assert export([str(run), "--out", str(small), "--quantize", "int8"]) == 0
     out = capsys.readouterr().out
     assert "checked against PyTorch over 50 steps: within" in out and "rollout recurrent" in out

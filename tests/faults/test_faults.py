@@ -418,7 +418,7 @@ def test_a_file_system_without_locks_or_syncs_goes_on(number, tmp_path, monkeypa
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     monkeypatch.setattr(os, "fsync", refuse)
-    files._note.cache_clear()
+    files.note_once.cache_clear()
     with RunFolder(tmp_path / "run"):
         files.write_text(tmp_path / "run" / ("n" * 245 + ".json"), "[]")  # a long name, too
         files.write_folder(tmp_path / "run" / "policy", lambda fresh: (fresh / "a").touch())

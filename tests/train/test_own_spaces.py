@@ -17,6 +17,7 @@ from small_run import SMALL
 from aaren_rl.envs import load_task, make_env
 from aaren_rl.envs.data.minari import write_minari
 from aaren_rl.envs.load import MARGIN
+from aaren_rl.evaluate import main as evaluate
 from aaren_rl.train import train_policy
 from aaren_rl.vector import VectorPolicy
 
@@ -63,6 +64,19 @@ def test_a_policy_acts_on_what_its_environment_gives(file, tmp_path):
             acting.act({"place": together["place"]}, np.zeros(2), acting.initial_state(2, 3.0))
         with pytest.raises(ValueError, match=r"observation/room: has 9 in row 1; its space is 1 to 3"):
             acting.act({**together, "room": [1, 9]}, np.zeros(2), acting.initial_state(2, 3.0))
+
+
+def test_columns_without_names_are_in_the_order_of_the_environment(file, tmp_path, capsys):
+    with h5py.File(file, "a") as data:
+        room = np.eye(3)[data["observations/room"][:] - 1]
+        flat = np.concatenate([data["observations/place"][:].reshape(90, 4), room], 1)
+        del data["observations"]
+        data["observations"] = flat
+    train_policy("rooms", source=str(file), out=tmp_path, **ROOMS)
+    assert "rooms: Rooms-v0 flattens place, room; the columns of observations must be in" in capsys.readouterr().out
+    alone = train_policy("alone", source=str(file), out=tmp_path, **SMALL).folder  # without an environment
+    assert evaluate([str(alone), "--env-id", "Rooms-v0", "--episodes", "1", "--target-return", "1"]) == 0
+    assert "Rooms-v0 flattens place (4), room (3); the columns of the data must" in capsys.readouterr().err
 
 
 def test_some_parts_of_observations_in_the_data_and_in_the_environment(file, tmp_path):
