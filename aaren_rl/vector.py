@@ -29,7 +29,7 @@ class VectorPolicy:
 
     Args:
         policy: acts for many environments in one call, with a memory that does not grow (`supports_reset`).
-        envs: Gymnasium's vector environment, whose size and autoreset mode are read.
+        envs: Gymnasium's vector environment, whose size, bounds of actions and autoreset mode are read.
         n_envs: B, without `envs`.
         autoreset_mode: Gymnasium's `AutoresetMode`, or its value, where `envs` do not say it. None, without `envs`:
             that of the first observation of an episode coming with the last reward of the one before (SAME_STEP), or

@@ -128,7 +128,7 @@ def claims() -> str:
                 f"a cue of the first step is used {longest:,} steps later, in {found} of {maze['episodes']} T-mazes "
                 f"with each of {maze['seeds']} seeds; MiniGrid-Memory {known['rooms'][0]} % in rooms of 97, "
                 "trained on 13 at most",
-                "in such rooms GRU has {1} %, minGRU {2} %, a window of 20 steps {3} %. ".format(*known["rooms"])
+                "in such rooms GRU has {1} %, minGRU {2} %, a window of 20 {3} % (one seed). ".format(*known["rooms"])
                 + "Of pairs of keys and values it recalls {} %, GRU {} %".format(*known["pairs"])
                 + f", a window that holds them {whole} %; "
                 + "how often a card came it knows in {} %, GRU in {} %".format(*known["counted"]),

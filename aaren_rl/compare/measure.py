@@ -156,7 +156,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     metrics = read_metrics(run)
     losses = [line["train/loss"] for line in metrics if "train/loss" in line]
     if not losses or not is_finished(metrics, card.updates):
-        raise CheckpointError(f"{run / 'metrics.jsonl'}: lines are missing; train the run again, or --resume it")
+        raise CheckpointError(f"{run / 'metrics.jsonl'}: lines are missing; --resume the run, or else train it again")
     curve = [
         CurvePoint(line["update"], float(line.get("eval/normalized_score", line["eval/mean_return"])))
         for line in metrics

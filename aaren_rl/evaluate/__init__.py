@@ -75,8 +75,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--video: takes one policy, not {len(arguments.runs)}")
     import_registering(arguments.register)
     found: list[tuple[str, Score]] = []
+    written: list[dict[str, Any]] = []
     for path in arguments.runs:
-        _evaluate_one(path, arguments, found)
+        _evaluate_one(path, arguments, found, written)
     if len(arguments.runs) > 1:
         print(format_overview(found))
     return 0
@@ -140,8 +141,16 @@ def in_environment(card: PolicyCard, arguments: argparse.Namespace) -> PolicyCar
     return dataclasses.replace(card, **fields)
 
 
-def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[str, Score]]) -> None:
-    """Play with a policy, print its scores, add them to those `found` and write the files."""
+def _evaluate_one(
+    path: Path, arguments: argparse.Namespace, found: list[tuple[str, Score]], written: list[dict[str, Any]]
+) -> None:
+    """Play with a policy, print its scores, add them to those `found` and `written` as JSON, and film it."""
+
+    def write(rows: Sequence[dict[str, Any]]) -> None:
+        written.extend({"policy": str(path), **row} for row in rows)
+        if arguments.json is not None:  # of all policies so far: a later one may fail
+            write_json(arguments.json, written)
+
     policy, card, weights = open_policy(path, arguments)
     card = in_environment(card, arguments)
     held_out, error = held_out_episodes(path, card) if arguments.held_out else None, None
@@ -162,14 +171,13 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, found: list[tuple[s
         if scores:
             found.extend((str(path), score) for score in scores)
             print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
-            if arguments.json is not None:  # of all policies so far: a later one may fail
-                write_json(arguments.json, [{"policy": name, **dataclasses.asdict(score)} for name, score in found])
+            write([dataclasses.asdict(score) for score in scores])
             if video is not None:
                 print(video.write(scores[0]))
     if error is not None:
         print(f"held-out {error.measure}: {error}")
-        if arguments.json is not None and not scores:
-            write_json(arguments.json, [{"policy": str(path), "action_error": dataclasses.asdict(error)}])
+        if not scores:
+            write([{"action_error": dataclasses.asdict(error)}])
 
 
 def _play(

@@ -177,7 +177,8 @@ class Run:
                     self.on_writer(self.leave)
                     return 128 + number
         except BrokenPipeError:  # of the bar, whose reader has gone, as where a connection is lost
-            self.on_writer(self.save)
+            if self.ranks.size == 1:  # others wait for this one elsewhere
+                self.on_writer(self.save)
             raise
         finally:
             self.bar.close()

@@ -42,14 +42,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     "truncated": (
         "timeouts", "timeout", "truncations", "truncation", "truncated", "truncateds", "is_truncated", "next.truncated"
     ),
-    "done": ("dones", "done", "dones_float", "next.done", "next_done", "next_dones"),
+    "done": ("dones", "done", "dones_float", "next.done"),
     "last": ("episode_terminals", "episode_ends", "episode_end", "ends", "end"),
     "behind": ("is_last",),
     "goes_on": ("masks",),
     "first": ("is_first", "is_start", "episode_starts"),
     "number": ("episode_ids", "episode_id", "episode_index", "episode_idx", "episode_number", "episode_num", "episode",
-               "eps_id", "ep_id", "ep_index", "ep_idx", "traj_id", "traj_ids", "traj_index", "traj_idx", "traj",
-               "trajectory_id", "trajectory_ids", "trajectory_index", "trajectory", "demo_id", "path_id", "run_id"),
+               "eps_id", "ep_id", "ep_index", "ep_idx", "traj_id", "traj_ids", "traj_index", "traj_idx",
+               "trajectory_id", "trajectory_ids", "trajectory_index"),
     "step": ("timestep", "timesteps", "frame_index", "step", "steps", "step_index", "step_id", "step_idx", "time_step",
              "elapsed_steps", "t"),
     "length": ("lengths", "length", "seq_len", "seq_lens", "seq_length", "sequence_length", "traj_lengths", "traj_len",
@@ -337,7 +337,7 @@ def named(table: Table, limits: Limits) -> Part:
     marks: dict[str, dict[str, Column]] = {}
     others: dict[str, Column] = {}
     for name, column in table.columns.items():
-        role = meaning.get(name) or meaning.get(_WORDS.sub("_", name).lower())
+        role = meaning.get(name) or meaning.get(_WORDS.sub("_", name).lower() if len(name) > 1 else "")
         if role in STEP_NAMES or _numbered(name)[0] in STEP_NAMES:
             continue
         if role is not None and isinstance(found := table.of(name), Column):
@@ -398,10 +398,12 @@ def apart(part: Part) -> list[Part]:
         for column in of.values():
             if column.shape[:1] != shape[:1]:
                 raise DataError(f"{column.place} has shape {column.shape}; rewards are {shape}; {CONVERT}")
-            flags = column.read() != 0 if role in END_FLAGS and not padded else np.empty((0, 2))
+            known = role in END_FLAGS and column.shape == shape and not padded
+            flags = column.read() != 0 if known else np.empty((0, 2))
             if flags[:, :1].any() or (flags[:, :-1] > flags[:, 1:]).any():
                 told = f"arrays are {shape[0]} episodes of {shape[1]} steps, some of which end before their last"
-                way_out = "lay steps end to end, x.reshape(-1, ...), after numpy.swapaxes(x, 0, 1) if steps come first"
+                way_out = "lay them end to end, x.reshape(-1, *x.shape[2:]), with timeouts at the last of each row"
+                way_out += "; numpy.swapaxes(x, 0, 1) before that if the first axis is of steps"
                 raise DataError(f"{column.place}: {told}; {way_out}")
 
     def episode(e: int) -> Part:
@@ -410,7 +412,10 @@ def apart(part: Part) -> list[Part]:
 
         marks = {role: {name: row(column) for name, column in of.items()} for role, of in part.marks.items()}
         steps = changed(part.observations, row), row(part.actions), row(part.rewards)
-        others = {name: row(column) for name, column in part.others.items() if column.shape[:1] == shape[:1]}
+        small = {
+            name: of for name, of in part.others.items() if of.shape[:1] == shape[:1] and of.width in (1, shape[1])
+        }
+        others = {name: row(column) for name, column in small.items()}
         return Part(f"{part.place} episode {e}", *steps, marks, others)
 
     return [episode(e) for e in range(shape[0])]

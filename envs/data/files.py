@@ -178,7 +178,8 @@ def _frame(path: Path, notes: list[str]) -> dict[str, Found]:
         frames = [pd.read_parquet(file) for file in sorted(files, key=_in_order)]
         for name in set(NAMES["number"]).intersection(*frames):  # begins again in every file where each is one episode
             for before, after in itertools.pairwise(frames):
-                if after[name].dtype.kind in "iu" and after[name].min() <= before[name].max():
+                one_each = before[name].nunique() == 1 == after[name].nunique()
+                if after[name].dtype.kind in "iu" and after[name].min() < before[name].max() + one_each:
                     after[name] += before[name].max() + 1 - after[name].min()
         frame = pd.concat(frames, ignore_index=True)
     else:
@@ -187,9 +188,9 @@ def _frame(path: Path, notes: list[str]) -> dict[str, Found]:
     return _frame_columns(frame, f"{path}:", notes)
 
 
-def _in_order(file: Path) -> list[tuple[int, str]]:
+def _in_order(file: Path) -> list[tuple[str, int]]:
     """A key that sorts part.2 before part.10."""
-    return [(int(word or 0), text) for text, word in re.findall(r"(\D*)(\d*)", str(file))]
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(file))]
 
 
 # Pins: the SHA-256 of a file beside it, in the format of sha256sum
@@ -274,8 +275,9 @@ def _column(data: h5py.Dataset) -> Column:
         return Column(place, data)
     stored = Column(place, data).read()
     values = stored * np.float64(packed.get("scale_factor", 1)) + np.float64(packed.get("add_offset", 0))
-    for name in _PACKED[2:]:  # an attribute may be of another type
-        values[np.isin(stored, np.asarray(packed.get(name, []), stored.dtype))] = np.nan
+    for name in _PACKED[2:]:  # an attribute may be of another precision
+        absent = np.asarray(packed.get(name, []))
+        values[np.isin(stored, absent.astype(stored.dtype) if stored.dtype.kind == "f" else absent)] = np.nan
     return Column(place, values)
 
 
@@ -481,7 +483,7 @@ def _frame_columns(frame: Any, place: str, notes: list[str]) -> dict[str, Found]
         if isinstance(frame[name], type(frame)):
             raise DataError(f"{place}{name} is there twice; rename one")
         values = frame[name]
-        if MEANING.get(name) == "number" and isinstance(values.iloc[0], str):
+        if MEANING.get(name) == "number" and len(values) and isinstance(values.iloc[0], str):
             values = values.factorize()[0]
         return column_of(values, f"{place}{name}")
 

@@ -387,7 +387,7 @@ def write_minari(
         buffers.append(EpisodeBuffer(e, None, None, seen, episode.actions, episode.rewards, **ends))
 
     def fill(folder: Path) -> None:
-        data, size = folder / "data", 2 * sum(buffer.observations.nbytes + buffer.actions.nbytes for buffer in buffers)
+        data, size = folder / "data", sum(buffer.observations.nbytes + buffer.actions.nbytes for buffer in buffers)
         if shutil.disk_usage(folder).free < size:  # h5py's errors on a full disk end in a crash
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         data.mkdir()

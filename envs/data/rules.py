@@ -290,7 +290,10 @@ def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
     found: dict[str, Flags] = {}
     for role, read in readers.items():
         for name, column in part.marks.get(role, {}).items():
-            if math.prod(column.shape) > 1 and (starts := read(column, part.steps)) is not None:
+            alone = column.shape == () or (
+                column.shape == (1,) and role != "length"
+            )  # says something of the whole file
+            if not alone and (starts := read(column, part.steps)) is not None:
                 found[name] = np.append(starts[1:], role in ("number", "length") or not knows_last)
     several = {name: bounds for name, bounds in found.items() if bounds[:-1].any()} or found  # not one number for all
     for name, bounds in several.items():
@@ -307,7 +310,8 @@ def _lengths(column: Column, steps: int) -> Flags | None:
     lengths = column.read().reshape(-1)
     ends = np.cumsum(lengths)
     if ends[-1] != steps or lengths.min() < 1 or (lengths != np.rint(lengths)).any():
-        raise DataError(f"{column.place} counts {ends[-1]:,} steps, there are {steps:,}; correct it")
+        way_out = f"correct it, or rename it to infos_{column.name} if it is no such mark"
+        raise DataError(f"{column.place} counts {ends[-1]:,} steps, there are {steps:,}; {way_out}")
     return np.isin(np.arange(steps), ends - lengths)
 
 
@@ -333,7 +337,8 @@ def _restarts(column: Column, steps: int) -> Flags | None:
 
 def _of_steps(column: Column, steps: int) -> npt.NDArray[Any]:
     if not column.is_each(steps):
-        wrong_shape(column, steps, f"({steps},)")
+        told = f"has shape {column.shape}; {steps:,} rewards go with ({steps},)"
+        raise DataError(f"{column.place} {told}; correct it, or rename it to infos_{column.name} if it is no such mark")
     return column.read().reshape(-1)
 
 
@@ -349,11 +354,12 @@ def _refuse_early(part: Part, ended: Flags, bounds: Flags, told: str) -> None:
 def _stays_up(ended: Flags, bounds: Flags | None, notes: list[str]) -> Flags:
     """The rows behind an end that stays marked: the first mark ends.
 
-    Where most rows are ends, as in games of one or two moves, or few ends are in a row, each is an end.
+    Where less than two rows are between ends, as in games of one or two moves, or few ends are in a row, each is one.
     """
     again: Flags = ended & np.append(False, ended[:-1])
     if bounds is None:
-        again &= 2 * int(ended.sum()) <= len(ended) and 2 * int(again.sum()) >= int(ended.sum())
+        runs = int((~ended & np.append(True, ended[:-1])).sum())  # of rows without an end
+        again &= int((~ended).sum()) >= 2 * runs > 0 and 2 * int(again.sum()) >= int(ended.sum())
     else:
         again &= ~np.append(False, bounds[:-1])
     if again.any():

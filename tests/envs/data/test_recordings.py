@@ -50,7 +50,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     "other names": {"episodeId": NUMBER, "Traj_Idx": NUMBER},
     "seconds": {"step": STEP * 0.05},
     "a column of lengths": {"lengths": np.array(LENGTHS, float)[:, None]},
-    "one of two": {"episode": np.zeros(N), "traj": NUMBER, "step": np.zeros(N)},
+    "one of two": {"episode": np.zeros(N), "ep_idx": NUMBER, "step": np.zeros(N)},
 }
 
 
@@ -91,6 +91,8 @@ def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
         ({"terminals": early, "episode": NUMBER}, "step 3, within an episode by episode"),
         ({"episode": mixed}, "rows of episodes are mix"),
         ({"lengths": few}, "counts 39 steps, there are 40"),
+        ({"lengths": np.array([10, 5, 20.5, 4.5])}, "counts 40.0 steps"),
+        ({"lengths": np.array([10, 0, 25, 5])}, "counts 40 steps, there are 40; correct it, or rename it to infos_len"),
         ({"episode_id": NUMBER[1:]}, r"shape \(39,\); 40 rewards go with"),
         ({"episode_id": NUMBER, "step": np.arange(N) % 10}, "episode_id and step tell other ends"),
     ):
@@ -150,6 +152,10 @@ def test_a_folder_with_a_file_for_each_episode(tmp_path):
         frame.to_parquet(tmp_path / f"part.{i}.parquet")
     episodes = read_file(tmp_path)
     assert episodes.lengths.tolist() == [2] * 11 and episodes.observations[::2, 0].tolist() == [*range(11)]
+    for name, ids in (("b-1", [1, 2]), ("a-2", [0, 1]), ("a-1", [0, 0])):  # cut within an episode
+        (tmp_path / "cut").mkdir(exist_ok=True)
+        frame.assign(episode_index=ids).to_parquet(tmp_path / "cut" / f"{name}.parquet")
+    assert read_file(tmp_path / "cut").lengths.tolist() == [3, 2, 1]
     frame["episode_index"] = ["ep2", "ep10"]
     frame.to_csv(tmp_path / "log.csv")
     assert read_file(tmp_path / "log.csv").lengths.tolist() == [1, 1]
@@ -197,6 +203,7 @@ def test_episodes_of_one_step_stay():
     assert episodes.lengths.tolist() == [10, 4, 1, 20, 5]
     assert len(ARRAYS(SEEN, ACTED, REWARDS, np.ones(N))) == N
     assert len(ARRAYS(SEEN, ACTED, REWARDS, np.arange(N) % 4 < 3)) == 30  # games of one or two moves
+    assert ARRAYS(SEEN, ACTED, REWARDS, np.arange(N) % 10 > 2).lengths.tolist() == [4] * 4  # most of each is held
 
 
 def recorded(mode: Any) -> list[np.ndarray[Any, Any]]:
