@@ -56,6 +56,8 @@ def test_the_hub_reads_the_card(saved, scores_file):
     mean = read_card(saved).data_returns["mean"]
     for said in (f"data: mean {mean:.1f} (", "a file of yours", "5 gradient steps on episode contexts", "gymnasium"):
         assert said in card.text
+    quoted = model_card(dataclasses.replace(read_card(saved), source_path="a`<b>`.hdf5"), [], "name", "mit")
+    assert "(`a'<b>'.hdf5`)" in quoted
     windowed = dataclasses.replace(read_card(saved), context="window", context_length=20)
     assert "5 gradient steps on windows of 20 steps" in model_card(windowed, [], "name", "mit")
     assert "- Training: elsewhere\n" in model_card(dataclasses.replace(windowed, source="imported"), [], "name", "mit")

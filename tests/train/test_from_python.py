@@ -155,6 +155,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file, small, tmp_path):
     (card_file.parent / "model.safetensors").unlink()  # a resumed run has its own weights
     train_policy(**{**more, "updates": 2}, start_from=str(tmp_path / "old"), out=tmp_path, resume=True)
     assert read_card(tuned).updates == 2 and read_card(tuned).observation_mean == made.observation_mean
+    train_policy(**more, start_from=str(small), out=tmp_path / "hidden", action_dropout=0.25)  # no matter of weights
     with pytest.raises(AarenRLError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
         train_policy(**more, start_from=str(small), out=tmp_path / "wide", width=32)
     with pytest.raises(AarenRLError, match=r"the policy's model has another rem_gate"):  # the weights have their own

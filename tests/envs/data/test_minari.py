@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 import sys
+from types import SimpleNamespace
 
 import gymnasium as gym
 import h5py
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari_sets import ID, refused, small
 
+from aaren_rl.base.errors import ResourcesError
 from aaren_rl.envs import AarenRLError, DataError, SimulationError, UsageError, load_task, make_env
 from aaren_rl.envs.data.files import write_hdf5
 from aaren_rl.envs.data.minari import read_minari, read_spec, write_minari
@@ -251,6 +254,13 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
     with full_disk(), pytest.raises(OSError):
         write_hdf5(old, small(lengths=(4000,)), {})
     assert old.read_bytes() == b"old" and [*tmp_path.iterdir()] == [old]
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9))
+    with pytest.raises(ResourcesError, match="free disk space"):
+        write_minari("mine/set-v0", small(), env_id=None)
+    assert not any(tmp_path.rglob("*.hdf5"))
 
 
 def test_what_the_registry_passes_on_is_read_again(tmp_path, monkeypatch):

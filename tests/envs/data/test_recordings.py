@@ -98,6 +98,11 @@ def test_numbers_that_contradict_flags_or_are_mixed(tmp_path):
     ):
         with pytest.raises(DataError, match=part):
             read_file(npz(tmp_path / "set.npz", **columns))
+    for odd in (
+        STEP + 0.3 * np.sin(STEP),
+        STEP + 3 * (NUMBER == 8),
+    ):  # no count of steps
+        assert len(read_file(npz(tmp_path / "set.npz", terminals=DEAD, t=odd))) == 1
     same(ARRAYS(**STEPS, terminals=DEAD, episode_ids=NUMBER))
     same(ARRAYS(**STEPS, terminals=DEAD, lengths=LENGTHS))
 
