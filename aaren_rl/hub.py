@@ -79,7 +79,7 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     folder = Path(folder)
     check_free(folder)
     policy = load_policy(run)
-    card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path.replace("`", "'")).name)
+    card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
     shared = "agent", "env", "env_id", "updates", "weights", "rollout", "rollout_context"
     own = *(getattr(card, name) for name in shared), card.seed, str(policy.tree or "softmax"), None
     for score in scores:
@@ -89,6 +89,11 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     readme = model_card(card, scores, folder.resolve().name, license)
     save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)
     return folder
+
+
+def plain(text: str) -> str:
+    """Text that ends no code of Markdown."""
+    return text.replace("`", "'")
 
 
 def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> str:
@@ -105,7 +110,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     trained = f"{card.updates:,} gradient steps on {card.context}{windows or ' contexts'}, seed {card.seed}"
     made = {
-        "Data": f"{card.dataset}, {source} (`{card.source_path}`)",
+        "Data": f"{card.dataset}, {source} (`{plain(card.source_path)}`)",
         "Environment": f"`{card.env_id}`, time limit {card.horizon} steps" if card.env_id else "none",
         "Training": "elsewhere" if card.source == "imported" else trained,
         "Rollout": f"{describe_rollout(card.rollout, card.rollout_context)}, {weights_words(card.weights)}",
@@ -116,6 +121,6 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     return text.format(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         title=f"{label(card.agent)} for {card.env}",
-        scores=format_table(scores, speed=False).replace("`", "'") if scores else "No scores were recorded.",
+        scores=plain(format_table(scores, speed=False)) if scores else "No scores were recorded.",
         made="\n".join(f"- {name}: {text}" for name, text in made.items()),
     )

@@ -164,7 +164,8 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed)
-    highest = card.data_returns.get("best", math.nan)  # also of negative returns, targets rise to above it
+    highest = card.data_returns.get("best", math.nan)  # unknown of an imported policy: no sweep
+    # Also of negative returns, targets rise to above the best.
     asked = how.target_returns or [highest + (part - 1) * abs(highest) for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     swept = find_agent(card.agent).conditioned and not math.isnan(asked[0])

@@ -406,17 +406,17 @@ def apart(part: Part) -> list[Part]:
                 way_out += "; numpy.swapaxes(x, 0, 1) before that if the first axis is of steps"
                 raise DataError(f"{column.place}: {told}; {way_out}")
 
+    # What may tell padding: a number of each episode or of each step.
+    sizes = {shape[:1], (*shape[:1], 1), shape, (*shape, 1)}
+    telling = {name: of for name, of in part.others.items() if of.shape in sizes}
+
     def episode(e: int) -> Part:
         def row(column: Column) -> Column:
             return Column(f"{column.place}[{e}]", column.read(e))
 
         marks = {role: {name: row(column) for name, column in of.items()} for role, of in part.marks.items()}
         steps = changed(part.observations, row), row(part.actions), row(part.rewards)
-        small = {
-            name: of for name, of in part.others.items() if of.shape[:1] == shape[:1] and of.width in (1, shape[1])
-        }
-        others = {name: row(column) for name, column in small.items()}
-        return Part(f"{part.place} episode {e}", *steps, marks, others)
+        return Part(f"{part.place} episode {e}", *steps, marks, {name: row(of) for name, of in telling.items()})
 
     return [episode(e) for e in range(shape[0])]
 

@@ -290,9 +290,8 @@ def _bounds(part: Part, knows_last: bool) -> tuple[Flags | None, str]:
     found: dict[str, Flags] = {}
     for role, read in readers.items():
         for name, column in part.marks.get(role, {}).items():
-            alone = column.shape == () or (
-                column.shape == (1,) and role != "length"
-            )  # says something of the whole file
+            # A single number says something of the whole file.
+            alone = column.shape == () or (column.shape == (1,) and role != "length")
             if not alone and (starts := read(column, part.steps)) is not None:
                 found[name] = np.append(starts[1:], role in ("number", "length") or not knows_last)
     several = {name: bounds for name, bounds in found.items() if bounds[:-1].any()} or found  # not one number for all
